@@ -77,6 +77,8 @@ struct msg_channel {
     /* Writes up to MSG_PUT_SHORT bytes, accepted at once: 1 or 0. NULL: put serves rendezvous only. */
     int (*put_short)(struct msg_peer *peer, const void *data, size_t len, uint64_t address, uint32_t handle);
     int (*can_get)(struct msg_peer *peer);
+    /* Packets and RDMA to the rank that are not complete. At 0 every write is in its memory. NULL if put_short is. */
+    unsigned (*outstanding)(const struct msg_peer *peer);
 
     int (*alloc)(msg_world *w, size_t len, void **memory);
     int (*free)(msg_world *w, void *memory);

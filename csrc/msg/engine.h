@@ -2,8 +2,8 @@
  * engine.h - what the files of the message engine share.
  *
  * Reading order: msg.h (contract), this file, match.c (matching), protocol.c (packets), rendezvous.c (the threshold,
- * and long messages), peer_failure.c (ranks that leave or fail), send.c and recv.c (operations begin), wait.c
- * (operations end), channel.h (carriers of packets), via.c, tcp.c.
+ * and long messages), peer_failure.c (ranks that leave or fail), send.c and recv.c (operations begin), onesided.c
+ * (RDMA), active.c (active messages), wait.c (operations end), channel.h (carriers of packets), via.c, tcp.c.
  *
  *   eager                     rendezvous, RPUT              RGET                          R3
  *   EAGER+data ------->       RTS -------------->           RTS+address -------->         RTS -------------->
@@ -22,6 +22,7 @@
  *   EAGER, SYNC, RTS   no receive is posted                          kept (match.c), counted; too much: XOFF
  *   CTS, ACK, FIN      request has ended, or is of another kind      dropped: the id finds nothing
  *   DATA               beyond the requested range                    dropped
+ *   ACTIVE             the world has no handler                      dropped
  *   BYE                requests with that rank are active            they end with MSG_ERR_LEFT (peer_failure.c)
  *   any                shorter than its header requires              the rank counts as failed (channels)
  */
@@ -80,7 +81,8 @@ enum {
     MSG_PKT_XON = 9,
     MSG_PKT_BYE = 10,    /* last packet of its sender */
     MSG_PKT_CREDIT = 11, /* internal to the channel: only credits */
-    MSG_PKT_FENCE = 12   /* never sent: packets queued behind it wait until no write is in progress (send.c) */
+    MSG_PKT_FENCE = 12,  /* never sent: packets queued behind it wait until no write is in progress (onesided.c) */
+    MSG_PKT_ACTIVE = 13  /* an active message: the world's handler gets it on arrival (active.c) */
 };
 #define MSG_PKT_MASK 0x0F
 #define MSG_FLAG_READY 0x10 /* sent by a ready send */
@@ -126,7 +128,7 @@ struct msg_lanes {
 
 /* Purpose of a request. A CARRIER belongs to no operation: it holds a control packet until the channel can accept
  * it. */
-enum { MSG_REQ_FREE = 0, MSG_REQ_SEND, MSG_REQ_RECV, MSG_REQ_PUT, MSG_REQ_CARRIER };
+enum { MSG_REQ_FREE = 0, MSG_REQ_SEND, MSG_REQ_RECV, MSG_REQ_PUT, MSG_REQ_GET, MSG_REQ_CARRIER };
 
 enum {
     MSG_ON_POSTED = 1,  /* in a posted lane */
@@ -277,6 +279,7 @@ struct msg_world {
     int may_withdraw;      /* the send being started may be interrupted */
     int (*interrupt)(void *);
     void *interrupt_context;
+    const struct msg_active *active; /* handler of active messages; NULL: none */
     uint64_t counters[MSG_N_COUNTERS];
     char job[33]; /* job name: equal on all ranks, unique to the job, not secret */
     uint8_t secret[MSG_SECRET_LEN];
@@ -453,8 +456,46 @@ static inline int msg_peer_error(const struct msg_peer *p)
                                                      : MSG_ERR_PROC_FAILED;
 }
 
+/* active.c, called by protocol.c and peer_failure.c */
+void msg_active_arrived(struct msg_peer *peer, const struct msg_packet *packet, const void *data, size_t len);
+void msg_active_gone(struct msg_peer *peer, int error);
+
+/* ---------------------------------------------------------------- active.c, for rooms above
+ *
+ * An active message is a packet that a function of the receiver handles on arrival, outside matching. The function runs
+ * in whichever thread makes progress, with the world's lock held. It must not wait, and may send active messages. */
+struct msg_active {
+    void *context;
+    /* A packet from another rank has arrived. data (len bytes, aligned to 8) is valid during the call. */
+    void (*arrived)(void *context, int source, const struct msg_packet *packet, const void *data, size_t len);
+    /* The rank sends no more packets: it has left or failed, with this error. */
+    void (*gone)(void *context, int rank, int error);
+};
+/* Sets the handler, which must stay valid until it is removed with NULL. Lock held. */
+void msg_set_active(msg_world *w, const struct msg_active *active);
+/* Sends an active message of at most msg_active_room bytes of data, which is copied if it must wait. The caller fills in
+ * head.context, head.tag and `rest`. Lock held. Returns MSG_SUCCESS, or the reason why the rank cannot be reached. */
+int msg_active_send(struct msg_peer *peer, struct msg_packet *packet, const void *data, size_t len);
+size_t msg_active_room(const struct msg_peer *peer);
+/* Wakes waits that depend on what a handler has changed. */
+void msg_changed(msg_world *w);
+
+/* ---------------------------------------------------------------- onesided.c, for rooms above
+ *
+ * msg_get reads len bytes at `offset` of a range that the target has exposed. It completes when the data is in buf. Lock
+ * held, unlike msg_put. MSG_ERR_NOT_SUPPORTED: the channel or its link has no RDMA read. */
+int msg_get(msg_world *w, void *buf, size_t len, int target, const msg_exposed *exposed, uint64_t offset,
+            msg_request **request);
+int msg_can_get(const msg_world *w, int target);
+/* msg_put with the lock held. */
+int msg_put_locked(msg_world *w, const void *buf, size_t len, int target, const msg_exposed *exposed, uint64_t offset,
+                   msg_request **request);
+/* Returns 1 if every write to the rank is in its memory. */
+int msg_all_written(const struct msg_peer *peer);
+
 /* ---------------------------------------------------------------- send.c, recv.c, wait.c, bsend.c */
 
+int msg_bad_rank(msg_world *w, int rank); /* sets the error text */
 int msg_check_send(msg_world *w, int context, const void *buf, size_t len, int dst, int tag);
 int msg_start_send(msg_world *w, int context, const void *buf, size_t len, int dst, int tag, msg_mode mode,
                    msg_request **r);

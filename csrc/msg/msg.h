@@ -339,7 +339,10 @@ extern unsigned msg_fork_epoch;
     X(ready_missed, "ready sends that found no posted receive")                                   \
     X(sleeps, "times a wait slept in the kernel")                                                 \
     X(yields, "times a wait gave the core away")                                                  \
-    X(puts, "one-sided writes")
+    X(puts, "one-sided writes")                                                                   \
+    X(gets, "one-sided reads")                                                                    \
+    X(active_sent, "active messages sent")                                                        \
+    X(active_received, "active messages handled on arrival")
 
 typedef enum {
 #define MSG_X(name, text) MSG_COUNTER_##name,

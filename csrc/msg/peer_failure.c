@@ -70,6 +70,7 @@ static void forget_peer(struct msg_peer *peer, int error)
         else
             p = &(*p)->moving;
     msg_each_request(w, sweep_request, &s);
+    msg_active_gone(peer, error);
     w->n_completed++; /* makes all waits scan again */
 }
 

@@ -379,7 +379,9 @@ void msg_arrived(struct msg_peer *peer, const struct msg_packet *p, const void *
         memcpy((char *)r->buf + p->rest.address, data, len);
         msg_count_copy(w, len);
         msg_segment_done(r, len);
-    } else
+    } else if (kind == MSG_PKT_ACTIVE)
+        msg_active_arrived(peer, p, data, len);
+    else
         handle_control(peer, p);
 }
 
@@ -440,6 +442,13 @@ void msg_arriving(struct msg_peer *peer, const struct msg_packet *p, size_t len,
         in->to = (char *)r->buf + p->rest.address;
         if (peer->world->policy.copy_recv && (in->message = msg_message_new(peer->world, len)) != NULL)
             in->to = in->message->data;
+    } else if (kind == MSG_PKT_ACTIVE && len) {
+        if ((in->message = msg_message_new(peer->world, len)) == NULL) {
+            msg_peer_failed(peer, "memory is exhausted: an active message could not be received");
+            return;
+        }
+        in->room = len;
+        in->to = in->message->data;
     }
 }
 
@@ -449,6 +458,12 @@ void msg_arrival_done(struct msg_peer *peer, struct msg_in *in)
     msg_message *m = in->message;
     msg_request *r = in->request;
     int kind = in->packet.head.kind & MSG_PKT_MASK;
+    if (kind == MSG_PKT_ACTIVE) {
+        msg_active_arrived(peer, &in->packet, m ? m->data : NULL, in->len);
+        if (m)
+            msg_message_put(w, m);
+        return;
+    }
     if (kind != MSG_PKT_EAGER && kind != MSG_PKT_SYNC && kind != MSG_PKT_DATA) {
         handle_control(peer, &in->packet);
         return;
@@ -489,13 +504,14 @@ void msg_arrival_done(struct msg_peer *peer, struct msg_in *in)
 void msg_arrival_lost(struct msg_peer *peer, struct msg_in *in)
 {
     msg_message *m = in->message;
+    int kind = in->packet.head.kind & MSG_PKT_MASK, is_message = kind != MSG_PKT_DATA && kind != MSG_PKT_ACTIVE;
     if (m == NULL)
         return;
-    if (m->taken && m->to == NULL && (in->packet.head.kind & MSG_PKT_MASK) != MSG_PKT_DATA) {
+    if (m->taken && m->to == NULL && is_message) {
         m->arriving = 2; /* A caller of msg_mprobe holds it: msg_mrecv will report the error. */
         return;
     }
-    if (!m->taken && (in->packet.head.kind & MSG_PKT_MASK) != MSG_PKT_DATA)
+    if (!m->taken && is_message)
         msg_take_unexpected(peer->world, m);
     msg_message_put(peer->world, m);
 }

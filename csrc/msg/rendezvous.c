@@ -90,7 +90,7 @@ static int move_pieces(msg_request *r)
 {
     struct msg_peer *peer = &r->world->peers[r->peer];
     const struct msg_channel *c = peer->channel;
-    int reading = r->kind == MSG_REQ_RECV, put = r->kind == MSG_REQ_PUT;
+    int reading = r->kind == MSG_REQ_RECV || r->kind == MSG_REQ_GET, put = r->kind == MSG_REQ_PUT;
     size_t piece = (size_t)r->world->policy.piece;
     uint64_t id = r->remote_id;
     for (int last = 0; !last;) {

@@ -6,7 +6,6 @@
  *       msg_send, otherwise               --> msg_start_send, then a wait
  *       msg_isend                         --> msg_start_send                  protocol.c continues
  *       to this rank itself               --> send_to_self                    no channel
- *       msg_put                           --> the channel's put, or put_short one-sided: no matching
  *
  * Modes, as in MPI:
  * - standard: complete when the buffer may be reused
@@ -23,7 +22,7 @@
  * receiver's unexpected queue (policy.h). */
 #define POLL_EVERY 65536 /* bytes sent to a rank */
 
-static int bad_rank(msg_world *w, int rank)
+int msg_bad_rank(msg_world *w, int rank)
 {
     return msg_fail(w, MSG_ERR_RANK, "rank %d: this world has ranks 0 to %d", rank, w->n_ranks - 1);
 }
@@ -32,7 +31,7 @@ static int bad_rank(msg_world *w, int rank)
 int msg_check_send(msg_world *w, int context, const void *buf, size_t len, int dst, int tag)
 {
     if (vk_unlikely((unsigned)dst >= (unsigned)w->n_ranks) && dst != MSG_PROC_NULL)
-        return bad_rank(w, dst);
+        return msg_bad_rank(w, dst);
     if (vk_unlikely(tag < 0))
         return msg_fail(w, MSG_ERR_TAG, "tag %d: tags are 0 to 2147483647", tag);
     if (vk_unlikely((unsigned)context > MSG_MAX_CONTEXT))
@@ -283,139 +282,6 @@ int msg_send(msg_world *w, int context, const void *buf, size_t len, int dst, in
         }
     }
     int code = send_blocking(w, context, buf, len, dst, tag, mode);
-    msg_unlock(w);
-    return code;
-}
-
-/* ---------------------------------------------------------------- one-sided writes */
-
-/* Writes from one rank to another arrive in the order in which they were started, and so do later messages. A flag
- * that follows data must not overtake it. The channel keeps the order of the packets that it has accepted. Until
- * then this file keeps it:
- *
- *     a write after a write        waits until the first has been handed over completely (may_begin)
- *     a message after a write      waits in the queue, behind a fence (msg_fence)
- *     a write after messages       may overtake those without credit: it needs no buffer of the target (msg.h) */
-
-/* A write that waits for room in the channel, or for a longer earlier write. */
-struct write {
-    msg_world *w;
-    struct msg_peer *peer;
-    int target;
-    const void *buf;
-    size_t len;
-    uint64_t address;
-    uint32_t handle;
-    int code; /* result of put_short: 1 if accepted, negative if the rank is gone */
-};
-
-/* True also if the rank is gone: put_away then reports the error. */
-static int may_begin(void *argument)
-{
-    const struct write *a = argument;
-    return a->peer->state != MSG_PEER_CONNECTED || !msg_is_writing(a->w, a->target);
-}
-
-/* Condition for msg_wait_until: tries again after each event that may have made room. It must not be called again
- * once the channel has accepted the bytes, because that would write them twice. */
-static int was_taken(void *argument)
-{
-    struct write *a = argument;
-    a->code = a->peer->channel->put_short(a->peer, a->buf, a->len, a->address, a->handle);
-    return a->code != 0 || a->peer->state != MSG_PEER_CONNECTED;
-}
-
-static int put_short(struct write *a)
-{
-    if (was_taken(a) || !msg_wait_until(a->w, was_taken, a, -1))
-        return a->code == 1 ? MSG_SUCCESS : a->peer->state == MSG_PEER_LEFT ? MSG_ERR_LEFT : MSG_ERR_PROC_FAILED;
-    return msg_same_process(a->w) ? MSG_INTERRUPTED : MSG_ERR_PROCESS;
-}
-
-/* Adds the write to the list that msg_move serves. If a part of it could not be started, a fence holds back later
- * messages. */
-static int put_long(const struct write *a, msg_request *r)
-{
-    r->want = a->len;
-    int code = a->peer->channel->hold(a->peer, r, a->len, 0);
-    r->address = a->address;
-    r->handle = a->handle;
-    if (code)
-        return code;
-    r->moving = a->w->moving;
-    a->w->moving = r;
-    msg_move(a->w);
-    if (msg_is_writing(a->w, a->target) && msg_fence(a->peer) != MSG_SUCCESS)
-        msg_peer_failed(a->peer, "memory is exhausted: messages behind a write could not be kept back");
-    return MSG_SUCCESS;
-}
-
-static int check_put(const struct write *a, const msg_exposed *exposed, uint64_t offset, int request)
-{
-    msg_world *w = a->w;
-    const struct msg_peer *peer = a->peer;
-    if (peer == NULL)
-        return bad_rank(w, a->target);
-    if (exposed == NULL || offset > exposed->len || a->len > exposed->len - offset || (a->buf == NULL && a->len))
-        return msg_fail(w, MSG_ERR_ARG, "a write of %zu byte%s at %llu does not fit what was exposed", a->len,
-                        vk_s(a->len), (unsigned long long)offset);
-    if (peer->channel == NULL)
-        return MSG_SUCCESS;
-    if (peer->channel->put_short == NULL)
-        return msg_fail(w, MSG_ERR_NOT_SUPPORTED, "channel %s has no one-sided writes", peer->channel->name);
-    if (!request && a->len > MSG_PUT_SHORT)
-        return msg_fail(w, MSG_ERR_ARG, "a write of more than %d bytes needs a request", MSG_PUT_SHORT);
-    return MSG_SUCCESS;
-}
-
-/* Starts the write, after waiting for room in the channel. Returns when the channel has the data, or with a request
- * for longer data. A write to this rank itself is a copy. */
-static int put_away(struct write *a, msg_request **out)
-{
-    int code = MSG_SUCCESS, remote = a->peer->channel != NULL, is_short = !remote || a->len <= MSG_PUT_SHORT;
-    if (remote && !may_begin(a))
-        code = msg_wait_until(a->w, may_begin, a, -1);
-    if (code == MSG_SUCCESS && remote && a->peer->state != MSG_PEER_CONNECTED)
-        code = msg_fail_plain(a->w, msg_peer_error(a->peer));
-    if (code)
-        return code;
-    if (remote && a->peer->queue)
-        msg_push_queue(a->peer); /* Packets held back by an earlier write go first, as far as there is room. */
-    MSG_COUNT(a->w, puts, 1);
-    if (!remote && a->len)
-        memmove((char *)(uintptr_t)a->address, a->buf, a->len);
-    else if (remote && is_short && a->len && (code = put_short(a)) != MSG_SUCCESS)
-        return code;
-    if (out == NULL)
-        return MSG_SUCCESS;
-    msg_request *r = msg_request_new(a->w, MSG_REQ_PUT, 0, a->target, 0, (void *)(uintptr_t)a->buf, a->len);
-    if (r == NULL)
-        return msg_fail(a->w, MSG_ERR_NO_MEMORY, "no memory for another request");
-    if (is_short)
-        msg_complete(r, MSG_SUCCESS);
-    else if ((code = put_long(a, r)) != MSG_SUCCESS) {
-        msg_request_put(a->w, r);
-        return code;
-    }
-    *out = r;
-    return MSG_SUCCESS;
-}
-
-/* Without a request (out NULL) at most MSG_PUT_SHORT bytes, copied before this returns. Waits only for room in the
- * channel, which progress of this rank makes. Failure of the rank and an interrupt end the wait. */
-int msg_put(msg_world *w, const void *buf, size_t len, int target, const msg_exposed *exposed, uint64_t offset,
-            msg_request **out)
-{
-    if (!msg_enter(w))
-        return MSG_ERR_PROCESS;
-    struct write a = {.w = w, .target = target, .buf = buf, .len = len};
-    a.peer = (unsigned)target < (unsigned)w->n_ranks ? &w->peers[target] : NULL;
-    int code = check_put(&a, exposed, offset, out != NULL);
-    if (code == MSG_SUCCESS) {
-        a.address = exposed->address + offset;
-        a.handle = a.peer->channel ? exposed->handle[a.peer->channel->handle_index(a.peer)] : 0;
-        code = put_away(&a, out);
-    }
     msg_unlock(w);
     return code;
 }

@@ -427,6 +427,12 @@ static int can_get(struct msg_peer *peer)
     return rank_of(peer)->port->can_read;
 }
 
+/* A write completes when it is in the target's memory: the link has stored it there, or the target has acknowledged it. */
+static unsigned outstanding(const struct msg_peer *peer)
+{
+    return ((const struct peers_pair *)peer->at)->n_outstanding;
+}
+
 /* Exposed memory has a handle for each NIC. A peer uses the handle of the NIC that connects it. */
 static int handle_index(struct msg_peer *peer)
 {
@@ -472,17 +478,19 @@ static int channel_free(msg_world *w, void *memory)
     return MSG_SUCCESS;
 }
 
-/* Makes a separate region outside the cache: it stays until msg_hide, and peers may write to it until then. */
+/* Makes a separate region outside the cache: it stays until msg_hide, and peers may write to it, and read it, until
+ * then. */
 static int expose(msg_world *w, void *buf, size_t len, msg_exposed *exposed)
 {
     struct peers_port **ports = vc_of(w)->net.ports;
     msg_exposed e = {.address = (uint64_t)(uintptr_t)buf, .len = len};
     for (int i = 0; i < 2; i++) {
         struct peers_port *port = ports[i];
-        VIP_MEM_ATTRIBUTES attributes = {.Ptag = port ? port->ptag : NULL, .EnableRdmaWrite = VIP_TRUE};
         VIP_MEM_HANDLE handle = 0;
         if (port == NULL)
             continue;
+        VIP_MEM_ATTRIBUTES attributes = {
+            .Ptag = port->ptag, .EnableRdmaWrite = VIP_TRUE, .EnableRdmaRead = port->can_read ? VIP_TRUE : VIP_FALSE};
         if (VipRegisterMem(port->nic, buf, len, &attributes, &handle) != VIP_SUCCESS) {
             if (i == 1 && ports[0])
                 VipDeregisterMem(ports[0]->nic, buf, e.handle[0]);
@@ -529,6 +537,7 @@ const struct msg_channel msg_channel_via = {
     .get = get,
     .put_short = put_short,
     .can_get = can_get,
+    .outstanding = outstanding,
     .alloc = channel_alloc,
     .free = channel_free,
     .forget = channel_forget,

@@ -1,0 +1,197 @@
+/*
+ * One-sided writes and reads: RDMA in the order that flags and messages rely on. No matching, and no receive at the
+ * target.
+ *
+ * Writes from one rank to another arrive in the order in which they were started, and so do later messages. A flag
+ * that follows data must not overtake it. The channel keeps the order of the packets that it has accepted. Until
+ * then this file keeps it:
+ *
+ *     a write after a write        waits until the first has been handed over completely (may_begin)
+ *     a message after a write      waits in the queue, behind a fence (msg_fence)
+ *     a write after messages       may overtake those without credit: it needs no buffer of the target (msg.h)
+ */
+#include "base/plural.h"
+#include "msg/channel.h"
+
+/* A write that waits for room in the channel, or for a longer earlier write. */
+struct write {
+    msg_world *w;
+    struct msg_peer *peer;
+    int target;
+    const void *buf;
+    size_t len;
+    uint64_t address;
+    uint32_t handle;
+    int code; /* result of put_short: 1 if accepted, negative if the rank is gone */
+};
+
+/* True also if the rank is gone: put_away then reports the error. */
+static int may_begin(void *argument)
+{
+    const struct write *a = argument;
+    return a->peer->state != MSG_PEER_CONNECTED || !msg_is_writing(a->w, a->target);
+}
+
+/* Condition for msg_wait_until: tries again after each event that may have made room. It must not be called again
+ * once the channel has accepted the bytes, because that would write them twice. */
+static int was_taken(void *argument)
+{
+    struct write *a = argument;
+    a->code = a->peer->channel->put_short(a->peer, a->buf, a->len, a->address, a->handle);
+    return a->code != 0 || a->peer->state != MSG_PEER_CONNECTED;
+}
+
+static int put_short(struct write *a)
+{
+    if (was_taken(a) || !msg_wait_until(a->w, was_taken, a, -1))
+        return a->code == 1 ? MSG_SUCCESS : a->peer->state == MSG_PEER_LEFT ? MSG_ERR_LEFT : MSG_ERR_PROC_FAILED;
+    return msg_same_process(a->w) ? MSG_INTERRUPTED : MSG_ERR_PROCESS;
+}
+
+/* Adds the write to the list that msg_move serves. If a part of it could not be started, a fence holds back later
+ * messages. */
+static int put_long(const struct write *a, msg_request *r)
+{
+    r->want = a->len;
+    int code = a->peer->channel->hold(a->peer, r, a->len, 0);
+    r->address = a->address;
+    r->handle = a->handle;
+    if (code)
+        return code;
+    r->moving = a->w->moving;
+    a->w->moving = r;
+    msg_move(a->w);
+    if (msg_is_writing(a->w, a->target) && msg_fence(a->peer) != MSG_SUCCESS)
+        msg_peer_failed(a->peer, "memory is exhausted: messages behind a write could not be kept back");
+    return MSG_SUCCESS;
+}
+
+static int check_put(const struct write *a, const msg_exposed *exposed, uint64_t offset, int request)
+{
+    msg_world *w = a->w;
+    const struct msg_peer *peer = a->peer;
+    if (peer == NULL)
+        return msg_bad_rank(w, a->target);
+    if (exposed == NULL || offset > exposed->len || a->len > exposed->len - offset || (a->buf == NULL && a->len))
+        return msg_fail(w, MSG_ERR_ARG, "a write of %zu byte%s at %llu does not fit what was exposed", a->len,
+                        vk_s(a->len), (unsigned long long)offset);
+    if (peer->channel == NULL)
+        return MSG_SUCCESS;
+    if (peer->channel->put_short == NULL)
+        return msg_fail(w, MSG_ERR_NOT_SUPPORTED, "channel %s has no one-sided writes", peer->channel->name);
+    if (!request && a->len > MSG_PUT_SHORT)
+        return msg_fail(w, MSG_ERR_ARG, "a write of more than %d bytes needs a request", MSG_PUT_SHORT);
+    return MSG_SUCCESS;
+}
+
+/* Starts the write, after waiting for room in the channel. Returns when the channel has the data, or with a request
+ * for longer data. A write to this rank itself is a copy. */
+static int put_away(struct write *a, msg_request **out)
+{
+    int code = MSG_SUCCESS, remote = a->peer->channel != NULL, is_short = !remote || a->len <= MSG_PUT_SHORT;
+    if (remote && !may_begin(a))
+        code = msg_wait_until(a->w, may_begin, a, -1);
+    if (code == MSG_SUCCESS && remote && a->peer->state != MSG_PEER_CONNECTED)
+        code = msg_fail_plain(a->w, msg_peer_error(a->peer));
+    if (code)
+        return code;
+    if (remote && a->peer->queue)
+        msg_push_queue(a->peer); /* Packets held back by an earlier write go first, as far as there is room. */
+    MSG_COUNT(a->w, puts, 1);
+    if (!remote && a->len)
+        memmove((char *)(uintptr_t)a->address, a->buf, a->len);
+    else if (remote && is_short && a->len && (code = put_short(a)) != MSG_SUCCESS)
+        return code;
+    if (out == NULL)
+        return MSG_SUCCESS;
+    msg_request *r = msg_request_new(a->w, MSG_REQ_PUT, 0, a->target, 0, (void *)(uintptr_t)a->buf, a->len);
+    if (r == NULL)
+        return msg_fail(a->w, MSG_ERR_NO_MEMORY, "no memory for another request");
+    if (is_short)
+        msg_complete(r, MSG_SUCCESS);
+    else if ((code = put_long(a, r)) != MSG_SUCCESS) {
+        msg_request_put(a->w, r);
+        return code;
+    }
+    *out = r;
+    return MSG_SUCCESS;
+}
+
+/* Without a request (out NULL) at most MSG_PUT_SHORT bytes, copied before this returns. Waits only for room in the
+ * channel, which progress of this rank makes. Failure of the rank and an interrupt end the wait. */
+int msg_put_locked(msg_world *w, const void *buf, size_t len, int target, const msg_exposed *exposed, uint64_t offset,
+                   msg_request **out)
+{
+    struct write a = {.w = w, .target = target, .buf = buf, .len = len};
+    a.peer = (unsigned)target < (unsigned)w->n_ranks ? &w->peers[target] : NULL;
+    int code = check_put(&a, exposed, offset, out != NULL);
+    if (code == MSG_SUCCESS) {
+        a.address = exposed->address + offset;
+        a.handle = a.peer->channel ? exposed->handle[a.peer->channel->handle_index(a.peer)] : 0;
+        code = put_away(&a, out);
+    }
+    return code;
+}
+
+int msg_put(msg_world *w, const void *buf, size_t len, int target, const msg_exposed *exposed, uint64_t offset,
+            msg_request **out)
+{
+    if (!msg_enter(w))
+        return MSG_ERR_PROCESS;
+    int code = msg_put_locked(w, buf, len, target, exposed, offset, out);
+    msg_unlock(w);
+    return code;
+}
+
+int msg_all_written(const struct msg_peer *peer)
+{
+    if (peer->channel == NULL || peer->channel->outstanding == NULL)
+        return 1;
+    return peer->channel->outstanding(peer) == 0 && !msg_is_writing(peer->world, peer->rank);
+}
+
+/* ---------------------------------------------------------------- reads */
+
+int msg_can_get(const msg_world *w, int target)
+{
+    struct msg_peer *peer = &w->peers[target];
+    return peer->channel && peer->channel->get && peer->channel->can_get && peer->channel->can_get(peer);
+}
+
+/* A read needs no place in the order of packets: it changes nothing at the target. The channel's own order makes it
+ * see earlier writes of this rank, once those are handed over. */
+int msg_get(msg_world *w, void *buf, size_t len, int target, const msg_exposed *exposed, uint64_t offset,
+            msg_request **out)
+{
+    struct write a = {.w = w, .target = target, .buf = buf, .len = len};
+    a.peer = (unsigned)target < (unsigned)w->n_ranks ? &w->peers[target] : NULL;
+    int code = check_put(&a, exposed, offset, 1);
+    if (code == MSG_SUCCESS && !msg_can_get(w, target))
+        code = msg_fail(w, MSG_ERR_NOT_SUPPORTED, "rank %d is connected by a link without RDMA reads", target);
+    if (code == MSG_SUCCESS && !may_begin(&a))
+        code = msg_wait_until(w, may_begin, &a, -1);
+    if (code == MSG_SUCCESS && a.peer->state != MSG_PEER_CONNECTED)
+        code = msg_fail_plain(w, msg_peer_error(a.peer));
+    if (code)
+        return code;
+    msg_request *r = msg_request_new(w, MSG_REQ_GET, 0, target, 0, buf, len);
+    if (r == NULL)
+        return msg_fail(w, MSG_ERR_NO_MEMORY, "no memory for another request");
+    MSG_COUNT(w, gets, 1);
+    if (len == 0)
+        msg_complete(r, MSG_SUCCESS);
+    else if ((code = a.peer->channel->hold(a.peer, r, len, 0)) != MSG_SUCCESS) {
+        msg_request_put(w, r);
+        return code;
+    } else {
+        r->flags |= MSG_MOVING; /* its buffer is in use even if the rank leaves */
+        r->want = len;
+        r->address = exposed->address + offset;
+        r->handle = exposed->handle[a.peer->channel->handle_index(a.peer)];
+        r->moving = w->moving;
+        w->moving = r;
+        msg_move(w);
+    }
+    *out = r;
+    return MSG_SUCCESS;
+}

@@ -1,0 +1,473 @@
+/*
+ * The origin's side: operations of this rank, and ops.
+ *
+ *     put   RDMA write, at most RMA_SHORT bytes     complete for the caller at once
+ *           RDMA write, longer                      an op, complete when the data is in the target's memory
+ *           PUT in pieces                           complete for the caller at once: the channel has copied the data
+ *     get   RDMA read, or GET in pieces             an op
+ *     update, swap                                  an op if there is a result
+ *     any of them on this rank itself               done at once
+ *
+ * An op is in its window's list until its owner reaps it. Ops without an owner (`orphan`) are freed when they are found
+ * complete.
+ */
+#include <sched.h>
+#include <stdlib.h>
+
+#include "base/plural.h"
+#include "base/wait.h"
+#include "rma/inside.h"
+
+#define UNDER_WAY (256 * 1024) /* bytes of a get by active messages that the target may be sending at a time */
+#define SPINS 300
+#define YIELDS 40
+
+/* ---------------------------------------------------------------- waiting */
+
+/* An answer of another rank's thread takes a few microseconds, while a sleep takes tens. So this polls first, unless the
+ * ranks share cores, and yields. Afterwards the progress thread of this world takes over and signals. */
+int rma_wait_until(rma *r, int (*done)(void *), void *argument)
+{
+    msg_world *w = r->world;
+    for (int i = w->crowded ? SPINS : 0; i < SPINS + YIELDS; i++) {
+        if (done(argument))
+            return MSG_SUCCESS;
+        msg_step(w);
+        if (done(argument))
+            return MSG_SUCCESS;
+        msg_unlock(w);
+        if (i < SPINS)
+            vk_pause();
+        else
+            sched_yield();
+        msg_lock(w);
+    }
+    return msg_wait_until(w, done, argument, MSG_FOREVER);
+}
+
+/* ---------------------------------------------------------------- ops */
+
+static void drop_orphans(rma_window *win)
+{
+    for (rma_op *op = win->ops, *next; op; op = next) {
+        next = op->next;
+        if (op->orphan && rma_op_look(op))
+            rma_op_drop(op);
+    }
+}
+
+rma_op *rma_op_new(rma_window *win, int target)
+{
+    rma_op *op = calloc(1, sizeof *op);
+    if (op == NULL) {
+        msg_fail_plain(win->r->world, MSG_ERR_NO_MEMORY);
+        return NULL;
+    }
+    op->win = win;
+    op->id = win->r->next_id++;
+    op->target = target;
+    op->next = win->ops;
+    win->ops = op;
+    return op;
+}
+
+/* The newest ops are first, and most replies belong to one of them. */
+rma_op *rma_op_find(rma_window *win, uint64_t id)
+{
+    rma_op *op = win->ops;
+    while (op && op->id != id)
+        op = op->next;
+    return op;
+}
+
+void rma_op_drop(rma_op *op)
+{
+    rma_op **p = &op->win->ops;
+    while (*p && *p != op)
+        p = &(*p)->next;
+    if (*p)
+        *p = op->next;
+    if (op->rdma) {
+        /* It ends without its op: then nothing refers to it. */
+        if (op->rdma->complete)
+            msg_request_put(op->win->r->world, op->rdma);
+        else
+            op->rdma->flags |= MSG_DETACHED;
+    }
+    free(op);
+}
+
+/* A lock that is granted to a caller that no longer waits is given back. */
+void rma_op_end(rma_op *op, int error)
+{
+    if (op->complete)
+        return;
+    op->complete = 1;
+    op->error = error;
+    if (op->is_lock && op->orphan && error == MSG_SUCCESS) {
+        rma_window *win = op->win;
+        struct msg_packet p = {.head.tag = ACT_UNLOCK, .rest.handle = win->number};
+        if (op->target == win->r->world->rank)
+            rma_unlock_here(win, op->target);
+        else
+            msg_active_send(&win->r->world->peers[op->target], &p, NULL, 0);
+    }
+    msg_changed(op->win->r->world);
+}
+
+int rma_op_look(rma_op *op)
+{
+    if (op->rdma && op->rdma->complete) {
+        int error = op->rdma->status.error;
+        msg_request_put(op->win->r->world, op->rdma);
+        op->rdma = NULL;
+        rma_op_end(op, error);
+    }
+    return op->complete;
+}
+
+int rma_op_test(rma_op *op)
+{
+    msg_world *w = op->win->r->world;
+    if (!msg_enter(w))
+        return MSG_ERR_PROCESS;
+    if (!rma_op_look(op))
+        msg_step(w);
+    int code = MSG_PENDING;
+    if (rma_op_look(op)) {
+        code = op->error;
+        rma_op_drop(op);
+    }
+    msg_unlock(w);
+    return code;
+}
+
+static int is_over(void *op)
+{
+    return rma_op_look(op);
+}
+
+int rma_op_wait(rma_op *op)
+{
+    msg_world *w = op->win->r->world;
+    if (!msg_enter(w))
+        return MSG_ERR_PROCESS;
+    int code = rma_wait_until(op->win->r, is_over, op);
+    if (code == MSG_SUCCESS) {
+        code = op->error;
+        rma_op_drop(op);
+    }
+    msg_unlock(w);
+    return code;
+}
+
+void rma_op_free(rma_op *op)
+{
+    msg_world *w = op->win->r->world;
+    if (!msg_enter(w))
+        return;
+    op->orphan = 1;
+    if (rma_op_look(op))
+        rma_op_drop(op);
+    msg_unlock(w);
+}
+
+/* ---------------------------------------------------------------- sending */
+
+static int is_empty(void *argument)
+{
+    const struct msg_peer *peer = argument;
+    return peer->queue == NULL || peer->state != MSG_PEER_CONNECTED;
+}
+
+/* Waits until the channel has taken all earlier packets to this rank, so that a caller cannot fill the memory. */
+int rma_send(rma_window *win, int target, int kind, struct msg_rest rest, const void *data, size_t len)
+{
+    struct msg_peer *peer = &win->r->world->peers[target];
+    struct msg_packet p = {.head = {.tag = kind}, .rest = rest};
+    p.rest.handle = win->number;
+    int code = is_empty(peer) ? MSG_SUCCESS : rma_wait_until(win->r, is_empty, peer);
+    return code ? code : msg_active_send(peer, &p, data, len);
+}
+
+int rma_check_target(const rma_window *win, int target)
+{
+    msg_world *w = win->r->world;
+    if ((unsigned)target >= (unsigned)win->r->n)
+        return msg_fail(w, MSG_ERR_RANK, "rank %d: this window has ranks 0 to %d", target, win->r->n - 1);
+    if (w->peers[target].state != MSG_PEER_CONNECTED)
+        return msg_fail(w, msg_peer_error(&w->peers[target]), "rank %d of this window %s", target,
+                        w->peers[target].state == MSG_PEER_LEFT ? "has closed its world" : "has died");
+    return MSG_SUCCESS;
+}
+
+static int check(const rma_window *win, int target, uint64_t offset, uint64_t len)
+{
+    msg_world *w = win->r->world;
+    int code = rma_check_target(win, target);
+    if (code)
+        return code;
+    if (!win->joined)
+        return msg_fail(w, MSG_ERR_STATE, "this window has not been joined yet");
+    const struct rma_card *card = &win->parts[target].card;
+    if (!card->dynamic && (offset > card->len || len > card->len - offset))
+        return msg_fail(w, MSG_ERR_ARG,
+                        "%llu byte%s at byte %llu do not fit the %llu byte%s of rank %d's part of the window",
+                        (unsigned long long)len, vk_s(len), (unsigned long long)offset, (unsigned long long)card->len,
+                        vk_s(card->len), target);
+    win->parts[target].touched = 1;
+    return MSG_SUCCESS;
+}
+
+static int not_attached(const rma_window *win, uint64_t len, uint64_t offset)
+{
+    return msg_fail(win->r->world, MSG_ERR_ARG,
+                    "%llu byte%s at address 0x%llx are not memory that is attached to this "
+                    "window",
+                    (unsigned long long)len, vk_s(len), (unsigned long long)offset);
+}
+
+/* The target's memory, if it is this rank itself or a rank whose part this process maps. */
+static char *near(const rma_window *win, int target, uint64_t offset, uint64_t len)
+{
+    if (target == win->r->world->rank)
+        return rma_memory_at(win, offset, len);
+    return win->parts[target].direct + offset; /* check() has compared with its length */
+}
+
+static int is_near(const rma_window *win, int target)
+{
+    return target == win->r->world->rank || win->parts[target].direct;
+}
+
+/* ---------------------------------------------------------------- put */
+
+static int put_pieces(rma_window *win, const char *buf, size_t len, int target, uint64_t offset)
+{
+    size_t room = msg_active_room(&win->r->world->peers[target]);
+    win->parts[target].unflushed++;
+    for (size_t at = 0; at < len; at += room) {
+        size_t n = len - at < room ? len - at : room;
+        int code = rma_send(win, target, ACT_PUT, (struct msg_rest){.address = offset + at}, buf + at, n);
+        if (code)
+            return code;
+    }
+    return MSG_SUCCESS;
+}
+
+static int put_by_rdma(rma_window *win, const void *buf, size_t len, int target, uint64_t offset, rma_op **out)
+{
+    msg_world *w = win->r->world;
+    const msg_exposed *place = &win->parts[target].card.place;
+    if (len <= RMA_SHORT)
+        return msg_put_locked(w, buf, len, target, place, offset, NULL);
+    rma_op *op = rma_op_new(win, target);
+    if (op == NULL)
+        return MSG_ERR_NO_MEMORY;
+    int code = msg_put_locked(w, buf, len, target, place, offset, &op->rdma);
+    if (code)
+        rma_op_drop(op);
+    else if (rma_op_look(op)) { /* stored already, as on shared memory */
+        code = op->error;
+        rma_op_drop(op);
+    } else
+        *out = op;
+    return code;
+}
+
+int rma_put(rma_window *win, const void *buf, size_t len, int target, uint64_t offset, rma_op **out)
+{
+    msg_world *w = win->r->world;
+    *out = NULL;
+    if (!msg_enter(w))
+        return MSG_ERR_PROCESS;
+    int code = check(win, target, offset, len);
+    if (code == MSG_SUCCESS && len && is_near(win, target)) {
+        char *to = near(win, target, offset, len);
+        if (to)
+            memmove(to, buf, len);
+        else
+            code = not_attached(win, len, offset);
+    } else if (code == MSG_SUCCESS && len)
+        code = win->parts[target].card.exposed ? put_by_rdma(win, buf, len, target, offset, out)
+                                               : put_pieces(win, buf, len, target, offset);
+    msg_unlock(w);
+    return code;
+}
+
+/* ---------------------------------------------------------------- get */
+
+void rma_ask_more(rma_op *op)
+{
+    rma_window *win = op->win;
+    size_t piece = UNDER_WAY / 4;
+    while (!op->complete && op->asked < op->len && op->asked - (op->len - op->awaited) < UNDER_WAY) {
+        size_t n = op->len - op->asked < piece ? op->len - op->asked : piece;
+        struct msg_packet p = {.head.tag = ACT_GET,
+                               .rest = {.address = op->offset + op->asked,
+                                        .len = n,
+                                        .id = op->id,
+                                        .peer_id = op->asked,
+                                        .handle = win->number}};
+        op->asked += n;
+        int code = msg_active_send(&win->r->world->peers[op->target], &p, NULL, 0);
+        if (code) {
+            rma_op_end(op, code);
+            return;
+        }
+    }
+}
+
+static int get_away(rma_window *win, void *buf, size_t len, int target, uint64_t offset, rma_op **out)
+{
+    msg_world *w = win->r->world;
+    rma_op *op = rma_op_new(win, target);
+    int code = MSG_SUCCESS;
+    if (op == NULL)
+        return MSG_ERR_NO_MEMORY;
+    if (win->parts[target].card.exposed && msg_can_get(w, target))
+        code = msg_get(w, buf, len, target, &win->parts[target].card.place, offset, &op->rdma);
+    else {
+        op->result = buf;
+        op->len = op->awaited = len;
+        op->offset = offset;
+        rma_ask_more(op);
+    }
+    if (code == MSG_SUCCESS && rma_op_look(op))
+        code = op->error;
+    else if (code == MSG_SUCCESS) {
+        *out = op;
+        return code;
+    }
+    rma_op_drop(op);
+    return code;
+}
+
+int rma_get(rma_window *win, void *buf, size_t len, int target, uint64_t offset, rma_op **out)
+{
+    msg_world *w = win->r->world;
+    *out = NULL;
+    if (!msg_enter(w))
+        return MSG_ERR_PROCESS;
+    int code = check(win, target, offset, len);
+    if (code == MSG_SUCCESS && len && is_near(win, target)) {
+        const char *from = near(win, target, offset, len);
+        if (from)
+            memmove(buf, from, len);
+        else
+            code = not_attached(win, len, offset);
+    } else if (code == MSG_SUCCESS && len)
+        code = get_away(win, buf, len, target, offset, out);
+    msg_unlock(w);
+    return code;
+}
+
+/* ---------------------------------------------------------------- updates */
+
+/* Sends the elements in pieces. With an op, each piece has a reply. */
+static int update_pieces(rma_window *win, const char *buf, size_t len, int how, int target, uint64_t offset, rma_op *op)
+{
+    size_t size = rma_type_size(how & 0xFF), room = msg_active_room(&win->r->world->peers[target]);
+    uint64_t id = op ? op->id : 0;
+    room -= room % size;
+    for (size_t at = 0; at < len; at += room) {
+        size_t n = len - at < room ? len - at : room;
+        struct msg_rest rest = {.address = offset + at, .id = id, .peer_id = at, .how = (uint32_t)how};
+        int code = rma_send(win, target, ACT_UPDATE, rest, buf + at, n);
+        if (code)
+            return code;
+    }
+    return MSG_SUCCESS;
+}
+
+static int update_away(rma_window *win, const void *buf, void *result, size_t len, int how, int target, uint64_t offset,
+                       rma_op **out)
+{
+    if (result == NULL) {
+        win->parts[target].unflushed++;
+        return update_pieces(win, buf, len, how, target, offset, NULL);
+    }
+    rma_op *op = rma_op_new(win, target);
+    if (op == NULL)
+        return MSG_ERR_NO_MEMORY;
+    op->result = result;
+    op->len = op->awaited = len;
+    int code = update_pieces(win, buf, len, how, target, offset, op);
+    if (code == MSG_SUCCESS)
+        *out = op;
+    else {
+        /* Replies to the pieces already sent must not be written any more. */
+        op->result = NULL;
+        rma_op_end(op, code);
+        rma_op_drop(op);
+    }
+    return code;
+}
+
+int rma_accumulate(rma_window *win, const void *buf, void *result, size_t count, int type, int combine, int target,
+                   uint64_t offset, rma_op **out)
+{
+    msg_world *w = win->r->world;
+    size_t len = count * rma_type_size(type);
+    *out = NULL;
+    if (!msg_enter(w))
+        return MSG_ERR_PROCESS;
+    int code = rma_combines(type, combine)
+                   ? check(win, target, offset, len)
+                   : msg_fail(w, MSG_ERR_ARG, "elements of type %d cannot be combined by operation %d", type, combine);
+    if (code == MSG_SUCCESS && len && target == w->rank)
+        code = rma_update_here(win, offset, type, combine, buf, result, len) == MSG_SUCCESS
+                   ? MSG_SUCCESS
+                   : not_attached(win, len, offset);
+    else if (code == MSG_SUCCESS && len && combine == RMA_NO_OP && result) {
+        /* Not by RDMA: the read must be atomic with respect to updates. */
+        rma_op *op = rma_op_new(win, target);
+        if (op == NULL)
+            code = MSG_ERR_NO_MEMORY;
+        else {
+            op->result = result;
+            op->len = op->awaited = len;
+            op->offset = offset;
+            rma_ask_more(op);
+            *out = op;
+        }
+    } else if (code == MSG_SUCCESS && len && combine != RMA_NO_OP)
+        code = update_away(win, buf, result, len, type | combine << 8, target, offset, out);
+    drop_orphans(win);
+    msg_unlock(w);
+    return code;
+}
+
+int rma_compare_and_swap(rma_window *win, const void *desired, const void *expected, void *result, size_t size,
+                         int target, uint64_t offset, rma_op **out)
+{
+    msg_world *w = win->r->world;
+    char both[2 * SWAP_MOST];
+    rma_op *op = NULL;
+    *out = NULL;
+    if (!msg_enter(w))
+        return MSG_ERR_PROCESS;
+    int code = size && size <= SWAP_MOST
+                   ? check(win, target, offset, size)
+                   : msg_fail(w, MSG_ERR_ARG, "an element of %zu byte%s: compare and swap accepts 1 to %d", size,
+                              vk_s(size), SWAP_MOST);
+    if (code == MSG_SUCCESS && target == w->rank) {
+        if (rma_swap_here(win, offset, desired, expected, result, size) != MSG_SUCCESS)
+            code = not_attached(win, size, offset);
+    } else if (code == MSG_SUCCESS && (op = rma_op_new(win, target)) == NULL)
+        code = MSG_ERR_NO_MEMORY;
+    else if (code == MSG_SUCCESS) {
+        memcpy(both, desired, size);
+        memcpy(both + size, expected, size);
+        op->result = result;
+        op->len = op->awaited = size;
+        code = rma_send(win, target, ACT_SWAP, (struct msg_rest){.address = offset, .len = size, .id = op->id}, both,
+                        2 * size);
+        if (code)
+            rma_op_drop(op);
+        else
+            *out = op;
+    }
+    msg_unlock(w);
+    return code;
+}

@@ -1,0 +1,252 @@
+/*
+ * Flush, locks, and post, start, complete, wait.
+ *
+ * RDMA to a rank is over when the channel has nothing outstanding to it: a write then is in the target's memory. A FLUSH
+ * is sent only after operations that have neither RDMA nor a reply. Packets keep their order, so its reply shows that
+ * these are done.
+ */
+#include "rma/inside.h"
+
+struct quiet {
+    rma_window *win;
+    int target;
+};
+
+/* Also true if the rank is gone: then nothing more will happen. */
+static int is_quiet(void *argument)
+{
+    const struct quiet *q = argument;
+    const struct msg_peer *peer = &q->win->r->world->peers[q->target];
+    for (rma_op *op = q->win->ops; op; op = op->next)
+        if (op->target == q->target && !op->is_lock && !rma_op_look(op))
+            return 0;
+    return peer->state != MSG_PEER_CONNECTED || msg_all_written(peer);
+}
+
+static int op_is_over(void *op)
+{
+    return rma_op_look(op);
+}
+
+/* Sends a request that is answered by DONE, and waits for the answer. */
+static int ask(rma_window *win, int target, int kind, uint32_t how)
+{
+    rma_op *op = rma_op_new(win, target);
+    if (op == NULL)
+        return MSG_ERR_NO_MEMORY;
+    op->is_lock = kind == ACT_LOCK;
+    int code = MSG_SUCCESS;
+    if (target != win->r->world->rank)
+        code = rma_send(win, target, kind, (struct msg_rest){.id = op->id, .how = how}, NULL, 0);
+    else if (kind == ACT_LOCK)
+        rma_lock_here(win, target, how ? LOCK_EXCLUSIVE : LOCK_SHARED, op->id);
+    if (code == MSG_SUCCESS)
+        code = rma_wait_until(win->r, op_is_over, op);
+    if (code == MSG_ERR_PROCESS)
+        return code;
+    if (code != MSG_SUCCESS && !op->complete) {
+        op->orphan = 1; /* the answer may still arrive */
+        return code;
+    }
+    code = code ? code : op->error;
+    rma_op_drop(op);
+    return code;
+}
+
+/* The first error of the target's ops, which are complete. Orphans are freed. */
+static int reap(rma_window *win, int target)
+{
+    int code = MSG_SUCCESS;
+    for (rma_op *op = win->ops, *next; op; op = next) {
+        next = op->next;
+        if (op->target != target || !op->complete)
+            continue;
+        if (code == MSG_SUCCESS && op->error)
+            code = op->error;
+        if (op->orphan)
+            rma_op_drop(op);
+    }
+    return code;
+}
+
+static int flush_one(rma_window *win, int target)
+{
+    msg_world *w = win->r->world;
+    struct rma_part *part = &win->parts[target];
+    struct quiet q = {win, target};
+    int code = MSG_SUCCESS, fault = 0;
+    if (!part->touched)
+        return MSG_SUCCESS;
+    if (target != w->rank && part->unflushed && w->peers[target].state == MSG_PEER_CONNECTED) {
+        part->unflushed = 0;
+        fault = ask(win, target, ACT_FLUSH, 0);
+        if (fault == MSG_ERR_ARG)
+            msg_fail(w, fault, "an operation on rank %d was outside of the memory that is attached there", target);
+        else
+            code = fault;
+    }
+    if (code == MSG_SUCCESS)
+        code = rma_wait_until(win->r, is_quiet, &q);
+    if (code)
+        return code;
+    part->touched = part->unflushed = 0;
+    code = reap(win, target);
+    if (code == MSG_SUCCESS && w->peers[target].state != MSG_PEER_CONNECTED)
+        code = rma_check_target(win, target);
+    return fault ? fault : code;
+}
+
+int rma_flush(rma_window *win, int target)
+{
+    msg_world *w = win->r->world;
+    if (!msg_enter(w))
+        return MSG_ERR_PROCESS;
+    int code = MSG_SUCCESS;
+    if (target >= 0)
+        code = (unsigned)target < (unsigned)win->r->n ? flush_one(win, target) : rma_check_target(win, target);
+    /* All of them, so that a rank that has died does not hide the state of the others. */
+    for (int i = 0; target < 0 && i < win->r->n && code != MSG_INTERRUPTED && code != MSG_ERR_PROCESS; i++) {
+        int one = flush_one(win, i);
+        code = code && one != MSG_INTERRUPTED ? code : one;
+    }
+    msg_unlock(w);
+    return code;
+}
+
+int rma_is_quiet(rma_window *win, int target)
+{
+    msg_world *w = win->r->world;
+    int quiet = 1;
+    if (!msg_enter(w))
+        return 1;
+    for (int i = 0; i < win->r->n && quiet; i++)
+        if (target < 0 || target == i) {
+            struct quiet q = {win, i};
+            quiet = !win->parts[i].unflushed && is_quiet(&q);
+        }
+    msg_unlock(w);
+    return quiet;
+}
+
+/* ---------------------------------------------------------------- locks */
+
+int rma_lock(rma_window *win, int target, int exclusive)
+{
+    msg_world *w = win->r->world;
+    if (!msg_enter(w))
+        return MSG_ERR_PROCESS;
+    int code = rma_check_target(win, target);
+    if (code == MSG_SUCCESS)
+        code = ask(win, target, ACT_LOCK, exclusive ? 1 : 0);
+    if (code == MSG_ERR_STATE)
+        msg_fail(w, code, "this process has, or waits for, a lock of rank %d in this window already", target);
+    else if (code == MSG_ERR_PROC_FAILED && w->peers[target].state == MSG_PEER_CONNECTED)
+        msg_fail(w, code,
+                 "a rank that had locked rank %d's part of the window has died, perhaps in the middle of an update: "
+                 "check the data, and lock again",
+                 target);
+    else if (code == MSG_ERR_PROC_FAILED || code == MSG_ERR_LEFT)
+        rma_check_target(win, target);
+    msg_unlock(w);
+    return code;
+}
+
+int rma_unlock(rma_window *win, int target)
+{
+    msg_world *w = win->r->world;
+    if (!msg_enter(w))
+        return MSG_ERR_PROCESS;
+    int code = rma_check_target(win, target);
+    if (code == MSG_SUCCESS && target == w->rank) {
+        rma_unlock_here(win, target);
+        msg_changed(w);
+    } else if (code == MSG_SUCCESS)
+        code = rma_send(win, target, ACT_UNLOCK, (struct msg_rest){0}, NULL, 0);
+    msg_unlock(w);
+    return code;
+}
+
+/* ---------------------------------------------------------------- post, start, complete, wait */
+
+static int notify(rma_window *win, const int *ranks, int n, int kind)
+{
+    msg_world *w = win->r->world;
+    if (!msg_enter(w))
+        return MSG_ERR_PROCESS;
+    int code = MSG_SUCCESS;
+    for (int i = 0; i < n && code == MSG_SUCCESS; i++)
+        code = rma_check_target(win, ranks[i]);
+    for (int i = 0; i < n && code == MSG_SUCCESS; i++)
+        if (ranks[i] != w->rank)
+            code = rma_send(win, ranks[i], kind, (struct msg_rest){0}, NULL, 0);
+        else if (kind == ACT_POST)
+            win->parts[w->rank].posts++;
+        else
+            win->parts[w->rank].completes++;
+    msg_changed(w);
+    msg_unlock(w);
+    return code;
+}
+
+int rma_post(rma_window *win, const int *ranks, int n)
+{
+    return notify(win, ranks, n, ACT_POST);
+}
+
+int rma_complete(rma_window *win, const int *ranks, int n)
+{
+    return notify(win, ranks, n, ACT_COMPLETE);
+}
+
+struct awaited {
+    rma_window *win;
+    const int *ranks;
+    int n, at, posts;
+};
+
+static uint32_t *count_of(const struct awaited *a, int rank)
+{
+    return a->posts ? &a->win->parts[rank].posts : &a->win->parts[rank].completes;
+}
+
+/* Ranks before `at` have notified this rank. Stops at one that is gone, which the caller reports. */
+static int all_notified(void *argument)
+{
+    struct awaited *a = argument;
+    while (a->at < a->n && *count_of(a, a->ranks[a->at]))
+        a->at++;
+    return a->at == a->n || a->win->r->world->peers[a->ranks[a->at]].state != MSG_PEER_CONNECTED;
+}
+
+static int await(rma_window *win, const int *ranks, int n, int posts, int poll)
+{
+    msg_world *w = win->r->world;
+    struct awaited a = {win, ranks, n, 0, posts};
+    if (!msg_enter(w))
+        return MSG_ERR_PROCESS;
+    int code = MSG_SUCCESS;
+    for (int i = 0; i < n && code == MSG_SUCCESS; i++)
+        if ((unsigned)ranks[i] >= (unsigned)win->r->n)
+            code = rma_check_target(win, ranks[i]);
+    if (code == MSG_SUCCESS && poll) {
+        msg_step(w);
+        code = all_notified(&a) ? MSG_SUCCESS : MSG_PENDING;
+    } else if (code == MSG_SUCCESS)
+        code = rma_wait_until(win->r, all_notified, &a);
+    if (code == MSG_SUCCESS && a.at < n)
+        code = rma_check_target(win, ranks[a.at]);
+    for (int i = 0; code == MSG_SUCCESS && i < n; i++)
+        --*count_of(&a, ranks[i]);
+    msg_unlock(w);
+    return code;
+}
+
+int rma_await_post(rma_window *win, const int *ranks, int n)
+{
+    return await(win, ranks, n, 1, 0);
+}
+
+int rma_await_complete(rma_window *win, const int *ranks, int n, int poll)
+{
+    return await(win, ranks, n, 0, poll);
+}

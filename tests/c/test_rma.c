@@ -1,0 +1,263 @@
+/*
+ * test_rma.c - one-sided communication on every channel: test_rma LINK.
+ *
+ * Ranks are processes, and threads on loop. A rank that must take no part waits in job_meet(), outside the engine: then
+ * only its progress thread and its NIC's thread serve the others.
+ */
+#include <string.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "msg/engine.h"
+#include "msg_job.h"
+#include "netns.h"
+#include "rma/rma.h"
+
+enum { LONG = 300000, SLOTS = 4, COUNT = 20000 };
+
+/* A window of len bytes on every rank, in memory that peers can map. */
+struct scene {
+    rma *r;
+    rma_window *win;
+    char *memory;
+};
+
+static struct scene open_scene(msg_world *w, int rank, int n, size_t len)
+{
+    struct scene s;
+    struct rma_card cards[8];
+    void *memory;
+    OK(rma_start(w, &s.r));
+    OK(msg_alloc(w, len, &memory));
+    s.memory = memset(memory, 0, len);
+    OK(rma_window_open(s.r, 7, memory, len, 0, &cards[rank], &s.win));
+    CHECK(!rma_number_is_free(s.r, 7) && rma_number_is_free(s.r, 8));
+    for (int d = 1; d < n; d++) {
+        int to = (rank + d) % n, from = (rank - d + n) % n;
+        OK(msg_sendrecv(w, 1, &cards[rank], sizeof *cards, to, 1, &cards[from], sizeof *cards, from, 1, NULL));
+    }
+    OK(rma_window_join(s.win, cards));
+    job_meet();
+    return s;
+}
+
+static void close_scene(msg_world *w, struct scene *s)
+{
+    job_meet();
+    rma_window_close(s->win);
+    rma_stop(s->r);
+    OK(msg_free(w, s->memory));
+}
+
+static void put_all(msg_world *w, rma_window *win, const void *buf, size_t len, int target, uint64_t offset)
+{
+    rma_op *op;
+    OK(rma_put(win, buf, len, target, offset, &op));
+    OK(rma_flush(win, target));
+    if (op)
+        OK(rma_op_wait(op));
+}
+
+static void get_all(msg_world *w, rma_window *win, void *buf, size_t len, int target, uint64_t offset)
+{
+    rma_op *op;
+    OK(rma_get(win, buf, len, target, offset, &op));
+    if (op)
+        OK(rma_op_wait(op));
+}
+
+/* Puts and gets of all lengths, while the target takes no part. */
+static void case_data(msg_world **world, int rank, int n)
+{
+    static const size_t lengths[] = {0, 1, 8, 255, 256, 257, 4096, 70000, LONG};
+    msg_world *w = *world;
+    struct scene s = open_scene(w, rank, n, (size_t)n * LONG);
+    char *data = malloc(LONG), *back = malloc(LONG);
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
+        for (int d = 0; d < n; d++) {
+            int target = (rank + d) % n;
+            pattern_fill(data, LONG, (unsigned)(rank + 10 * d));
+            put_all(w, s.win, data, lengths[i], target, (uint64_t)rank * LONG);
+            memset(back, 0, LONG);
+            get_all(w, s.win, back, lengths[i], target, (uint64_t)rank * LONG);
+            CHECK(memcmp(data, back, lengths[i]) == 0);
+        }
+    free(data);
+    free(back);
+    close_scene(w, &s);
+}
+
+/* Every rank adds to the numbers of rank 0, which computes. Nothing is lost, and each fetched value is unique. */
+static void case_updates(msg_world **world, int rank, int n)
+{
+    msg_world *w = *world;
+    struct scene s = open_scene(w, rank, n, COUNT * sizeof(int64_t));
+    int64_t *ones = malloc(COUNT * sizeof *ones), *old = malloc(COUNT * sizeof *old), sum = 0;
+    rma_op *op;
+    for (int i = 0; i < COUNT; i++)
+        ones[i] = i + 1;
+    for (int k = 0; k < 5; k++) {
+        OK(rma_accumulate(s.win, ones, NULL, COUNT, 6, 0, 0, 0, &op));
+        CHECK(op == NULL);
+        OK(rma_accumulate(s.win, ones, old, COUNT, 6, 0, 0, 0, &op));
+        if (op)
+            OK(rma_op_wait(op));
+        CHECK(old[0] % 1 == 0 && old[COUNT - 1] % COUNT == 0);
+        sum += old[0];
+    }
+    OK(rma_flush(s.win, 0));
+    CHECK(n == 1 || sum > 0);
+    job_meet();
+    if (rank == 0)
+        for (int i = 0; i < COUNT; i++)
+            CHECK_EQ(((int64_t *)(void *)s.memory)[i], (int64_t)(10 * n) * (i + 1));
+    job_meet();
+    /* Compare and swap: exactly one rank replaces the value. */
+    int64_t expected = 10 * n, desired = 1000 + rank, before = 0;
+    OK(rma_compare_and_swap(s.win, &desired, &expected, &before, 8, 0, 0, &op));
+    if (op)
+        OK(rma_op_wait(op));
+    CHECK(before == expected || (before >= 1000 && before < 1000 + n));
+    int won = before == expected;
+    job_meet();
+    OK(rma_accumulate(s.win, NULL, &before, 1, 6, RMA_NO_OP, 0, 0, &op));
+    if (op)
+        OK(rma_op_wait(op));
+    CHECK_EQ(won, before == desired);
+    free(ones);
+    free(old);
+    close_scene(w, &s);
+}
+
+/* An exclusive lock protects a read and a write that are not atomic. */
+static void case_locks(msg_world **world, int rank, int n)
+{
+    msg_world *w = *world;
+    struct scene s = open_scene(w, rank, n, 64);
+    for (int k = 0; k < 20; k++) {
+        int64_t value;
+        OK(rma_lock(s.win, n - 1, 1));
+        get_all(w, s.win, &value, 8, n - 1, 0);
+        value++;
+        put_all(w, s.win, &value, 8, n - 1, 0);
+        OK(rma_unlock(s.win, n - 1));
+        OK(rma_lock(s.win, 0, 0)); /* shared ones do not exclude each other */
+        OK(rma_unlock(s.win, 0));
+    }
+    OK(rma_lock(s.win, 0, 0));
+    GIVES(rma_lock(s.win, 0, 0), MSG_ERR_STATE);
+    OK(rma_unlock(s.win, 0));
+    job_meet();
+    if (rank == n - 1)
+        CHECK_EQ(*(int64_t *)(void *)s.memory, (int64_t)20 * n);
+    close_scene(w, &s);
+}
+
+/* Post, start, complete, wait: rank 0 lets all others write. */
+static void case_posts(msg_world **world, int rank, int n)
+{
+    msg_world *w = *world;
+    struct scene s = open_scene(w, rank, n, 64);
+    int others[8], zero = 0;
+    for (int i = 1; i < n; i++)
+        others[i - 1] = i;
+    for (int64_t k = 1; k <= 10; k++) {
+        if (rank == 0) {
+            OK(rma_post(s.win, others, n - 1));
+            OK(rma_await_complete(s.win, others, n - 1, 0));
+            for (int i = 1; i < n; i++)
+                CHECK_EQ(((int64_t *)(void *)s.memory)[i], k);
+        } else {
+            OK(rma_await_post(s.win, &zero, 1));
+            put_all(w, s.win, &k, 8, 0, 8 * (uint64_t)rank);
+            OK(rma_complete(s.win, &zero, 1));
+        }
+    }
+    if (rank == 0)
+        GIVES(rma_await_complete(s.win, others, n - 1, 1), n > 1 ? MSG_PENDING : MSG_SUCCESS);
+    close_scene(w, &s);
+}
+
+/* Wrong arguments change nothing. */
+static void case_arguments(msg_world **world, int rank, int n)
+{
+    msg_world *w = *world;
+    struct scene s = open_scene(w, rank, n, 64);
+    char data[64] = {1};
+    rma_op *op;
+    struct rma_card card;
+    rma_window *other;
+    GIVES(rma_put(s.win, data, 8, n, 0, &op), MSG_ERR_RANK);
+    GIVES(rma_put(s.win, data, 8, -1, 0, &op), MSG_ERR_RANK);
+    GIVES(rma_put(s.win, data, 8, 0, 57, &op), MSG_ERR_ARG);
+    GIVES(rma_put(s.win, data, 8, 0, UINT64_MAX - 3, &op), MSG_ERR_ARG);
+    GIVES(rma_get(s.win, data, 65, 0, 0, &op), MSG_ERR_ARG);
+    GIVES(rma_accumulate(s.win, data, NULL, 1, 9, 7, 0, 0, &op), MSG_ERR_ARG); /* bits of doubles */
+    GIVES(rma_compare_and_swap(s.win, data, data, data, 17, 0, 0, &op), MSG_ERR_ARG);
+    GIVES(rma_window_open(s.r, 7, data, 8, 0, &card, &other), MSG_ERR_ARG);
+    GIVES(rma_detach(s.win, data), MSG_ERR_ARG);
+    job_meet();
+    for (int i = 0; i < 64; i++)
+        CHECK_EQ(s.memory[i], 0);
+    close_scene(w, &s);
+}
+
+/* The last rank dies with rank 0's lock. */
+static void case_death(msg_world **world, int rank, int n)
+{
+    msg_world *w = *world;
+    struct scene s = open_scene(w, rank, n, 64);
+    if (rank == n - 1) {
+        OK(rma_lock(s.win, 0, 1));
+        job_meet();
+        _exit(0);
+    }
+    job_meet();
+    GIVES(rma_lock(s.win, 0, 1), MSG_ERR_PROC_FAILED); /* once */
+    GIVES(rma_lock(s.win, n - 1, 1), MSG_ERR_PROC_FAILED);
+    char data[8] = {0};
+    rma_op *op;
+    GIVES(rma_put(s.win, data, 8, n - 1, 0, &op), MSG_ERR_PROC_FAILED);
+    OK(rma_lock(s.win, 0, 1)); /* released */
+    OK(rma_unlock(s.win, 0));
+    int posts[1] = {n - 1};
+    GIVES(rma_await_post(s.win, posts, 1), MSG_ERR_PROC_FAILED);
+    rma_window_close(s.win);
+    rma_stop(s.r);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2) {
+        fprintf(stderr, "usage: test_rma LINK\n");
+        return 2;
+    }
+    static char link[16];
+    int bip = strncmp(argv[1], "bip-", 4) == 0;
+    snprintf(link, sizeof link, "%s", argv[1] + (bip ? 4 : 0));
+    int wire = strcmp(link, "eth") == 0;
+    job j = {.link = link, .bip = bip, .policy = "progress=thread", .threads = 1, .namespaces = {-1, -1}};
+    int refused = wire ? netns_hosts(argv, j.namespaces) : 0;
+    if (refused)
+        return refused;
+    j.hosts = wire ? 2 : 0;
+    check_deadline(240);
+    setenv("VIAKIT_MSG_CALIBRATION", "", 1); /* the machine's own thresholds do not matter here */
+    static const struct {
+        const char *name;
+        job_main main;
+    } cases[] = {{"data", case_data},
+                 {"updates", case_updates},
+                 {"locks", case_locks},
+                 {"posts", case_posts},
+                 {"arguments", case_arguments}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (j.n_ranks = 2; j.n_ranks <= 3; j.n_ranks++)
+            job_case(&j, cases[i].main, cases[i].name);
+    if (strcmp(link, "loop") != 0) {
+        j.may_die = 1 << 1;
+        j.n_ranks = 2;
+        job_case(&j, case_death, "death");
+    }
+    return 0;
+}
