@@ -44,6 +44,9 @@ from viakit.comm import (
     request,
     session,
     spec,
+    topology,
+    win,
+    win_epochs,
 )
 
 __all__ = ["MPI"]
@@ -216,8 +219,6 @@ def _names() -> Iterator[tuple[str, Any]]:
         ("REQUEST_NULL", request.REQUEST_NULL),
         ("COMM_TYPE_SHARED", communicator.COMM_TYPE_SHARED),
         ("CART", cart.CART),
-        ("GRAPH", 2),
-        ("DIST_GRAPH", 3),
         ("BSEND_OVERHEAD", 96),
         ("Pickle", objects.Pickle),
         ("pickle", objects.PICKLE),
@@ -234,10 +235,17 @@ def _names() -> Iterator[tuple[str, Any]]:
         ("_handleof", handle.handleof),
         ("Grequest", grequest.Grequest),
         ("Intercomm", inter.Intercomm),
-        ("Topocomm", communicator.Cartcomm),
+        ("Topocomm", communicator.Topocomm),
         ("BottomType", spec.Constant),
         ("InPlaceType", spec.Constant),
     )
+    for source in (win, win_epochs):
+        for name, value in vars(source).items():
+            if name.startswith(("WIN_", "MODE_", "LOCK_")):
+                yield name, value
+    yield "Win", win.Win
+    for name in topology.__all__:
+        yield name, getattr(topology, name)
     for what in (
         Wtime, Wtick, Get_processor_name, Get_version, Get_library_version, get_vendor, Query_thread,
         Is_thread_main, Alloc_mem, Free_mem, Init, Init_thread, Is_initialized, Is_finalized, Finalize, Attach_buffer,

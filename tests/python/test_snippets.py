@@ -26,12 +26,14 @@ LIMIT_S = 100
 # How a program is run, if not alone: the words before its name.
 BEFORE = {
     "comm-sum": ["-m", "viakit", "run", "-n", "3"],
+    "onesided-put": ["-m", "viakit", "run", "-n", "2"],
     "running-exchange": ["-m", "viakit", "run", "-n", "2"],
 }
 # The output of a program that its page requires.
 SAYS = {
     "inspect-tables": r"NIC loop",
     "lessons-ranks": r"^\['3', '3'\]$",
+    "onesided-put": r"RDMA writes at the origin: 1\n|messages handled at the target: 0\n",
     "results-fit": r"no evidence of change",
     "testbed-hosts": r"^b'HELLO'\nh1 answered 10\.77\.0\.1\nh0\n\n$",
     "testbed-rate": r"^(port\d 1000000000 bit/s, 0 drops\n){3}$",

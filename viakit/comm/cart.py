@@ -128,15 +128,3 @@ class Grid:
         return [rank for dimension in range(self.ndim) for rank in self.Shift(dimension, 1)]
 
     outedges = inedges
-
-    @property
-    def inoutedges(self) -> tuple[list[int], list[int]]:
-        """Neighbours that messages arrive from, and those they are sent to; both lists are the same in a grid."""
-        return (self.inedges, self.outedges)
-
-    @property
-    def indegree(self) -> int:
-        """Number of neighbours: two for each dimension, including those beyond the border."""
-        return 2 * self.ndim
-
-    outdegree = indegree

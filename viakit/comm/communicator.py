@@ -20,10 +20,12 @@ from viakit.comm.errors import error
 from viakit.comm.group import CONGRUENT, IDENT, UNEQUAL, Group
 from viakit.comm.handle import Numbered, forget
 from viakit.comm.info import Info
+from viakit.comm.neighbors import Neighbors
 from viakit.comm.partitioned import Partitioned
 from viakit.comm.schedule import run
 from viakit.comm.seal import SealGroup
 from viakit.comm.step import Step, SubsetCounts, SubsetStep
+from viakit.comm.topology_calls import Topologies
 from viakit.comm.worlds import World
 
 if TYPE_CHECKING:
@@ -459,7 +461,7 @@ class Comm(Copies, Flushes, Partitioned, Collectives, HasAttributes, HasErrhandl
     free = Free
 
 
-class Intracomm(Between, Comm):
+class Intracomm(Topologies, Between, Comm):
     """Communicator of one group of ranks: ``MPI.Intracomm``."""
 
     def Create_cart(
@@ -513,7 +515,11 @@ class Intracomm(Between, Comm):
         return Cartcomm(self.world, number, self.world_ranks()[:n], shape, [bool(p) for p in periods])
 
 
-class Cartcomm(Grid, Intracomm):
+class Topocomm(Neighbors, Intracomm):
+    """Base class of communicators with a topology: ``MPI.Topocomm``."""
+
+
+class Cartcomm(Grid, Topocomm):
     """Communicator whose ranks form a Cartesian grid: ``MPI.Cartcomm``."""
 
     def __init__(self, world: World, number: int, ranks: Sequence[int], dims: list[int], periods: list[bool]) -> None:

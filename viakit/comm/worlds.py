@@ -30,8 +30,23 @@ class World(_core.MsgWorld):
         self._claiming = threading.Lock()
         self.seal: Seal | None = None  # of objects, unless all connections are local
         self.secret = b""  # of the job, or of the connection between two jobs
+        self.services: dict[tuple[int, ...], Any] = {}  # worlds that serve windows (windows.py), by ranks
         self.by_messages = os.environ.get("VIAKIT_COLLECTIVES", "") == "messages"
         super().__init__(rank, size, **options)
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Close the worlds that serve windows, in the order in which all ranks opened them, and then this one."""
+        if not self.forked:
+            while self.services:
+                self.services.pop(next(iter(self.services))).close(timeout_s)
+        super().close(timeout_s)
+
+    def abort(self) -> None:
+        """Release all resources without notice to the peers, those of windows included."""
+        if not self.forked:
+            while self.services:
+                self.services.pop(next(iter(self.services))).abort()
+        super().abort()
 
     def take_number(self, exchange: Callable[[Any], list[Any]], mine: Any = None) -> tuple[int, list[Any]]:
         """Agree with other ranks on a communicator number that is free on all of them.
