@@ -142,6 +142,12 @@ def words(document: Mapping[str, Any]) -> list[str]:
         if "via" in here and "tcp" in here:
             part = here["tcp"].speedup / here["via"].speedup
             said = paper()["problems"][label]["speedups"]
+            if here["tcp"].low <= here["via"].high and here["via"].low <= here["tcp"].high:
+                sentences.append(
+                    f"{title_of(document, label)}: with {n} ranks there is no evidence of a difference between TCP and "
+                    "VIA, because the ranges of the rounds overlap; more --rounds make them narrower."
+                )
+                continue
             sentences.append(
                 f"{title_of(document, label)}: with {n} ranks the speed-up over TCP is {part:.0%} of that over VIA "
                 f"(in the paper {said[0] / said[1]:.0%} on the same Ethernet)."

@@ -87,7 +87,9 @@ def splits(document: Mapping[str, Any]) -> list[Split]:
     for (label, protocol), one in chosen.items():
         runs = sorted(one["runs"], key=lambda run: run["wall_s"])
         run = runs[len(runs) // 2]
-        seconds = {state: statistics.fmean(rank["seconds"][state] for rank in run["ranks"]) for state in STATES}
+        seconds = {
+            state: statistics.fmean(rank["seconds"].get(state, 0.0) for rank in run["ranks"]) for state in STATES
+        }
         messages = sum(rank["messages"] for rank in run["ranks"])
         nbytes = sum(rank["nbytes"] for rank in run["ranks"])
         gain = gains.get((label, protocol, one["ranks"]))

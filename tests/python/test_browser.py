@@ -121,9 +121,15 @@ def save_and_reload(page, folder: Path) -> None:
     wait_for(page, lambda: kept.exists() and "exercise 3: <b>not yet" in kept.read_text(), "the outputs in the .ipynb")
     page.reload()
     page.locator(".jp-Notebook").wait_for()
-    page.locator(".jp-OutputArea-output", has_text="exercise 3: not yet").wait_for(state="attached")
+    page.locator(".jp-OutputArea-output", has_text=re.compile("two hosts|this host only")).first.wait_for()
     picture = page.locator(".jp-OutputArea-output img").first
-    picture.wait_for(state="attached")
+    page.mouse.move(700, 500)
+
+    def scrolled() -> bool:  # cells far outside the window are not in the page
+        page.mouse.wheel(0, 400)
+        return picture.count() > 0
+
+    wait_for(page, scrolled, "the picture of the measurement after a reload")
     page.emulate_media(color_scheme="dark")
     page.locator("body[data-jp-theme-light='false']").wait_for()
     picture.scroll_into_view_if_needed()

@@ -167,6 +167,14 @@ def test_the_tables_have_the_paper_beside_them(document):
     assert "More ranks than the 2 cores" in text
 
 
+def test_nothing_is_claimed_from_ranges_that_overlap(document):
+    at = document["series"].index(speedup.find(document, "ep", "tcp", 8))
+    document["series"][at] = series("ep", "tcp", 8, [4.0, 2.5, 4.0])
+    said = report.words(document)
+    assert "EP: with 8 ranks there is no evidence of a difference" in said[0]
+    assert "is 62% of that over VIA" in said[1]
+
+
 def test_pictures_and_a_page(document):
     drawing = report.figure(document)
     drawn = [axes for axes in drawing.axes if axes.get_title()]
