@@ -59,6 +59,7 @@ def test_between_two_groups(program, protocol, ranks):
     inter.Allreduce(np.array([float(rank)]), total)
     assert total[0] == sum(far)
     assert inter.alltoall([(rank, to) for to in far]) == [(source, rank) for source in far]
+    assert inter.alltoall(None) == [None] * len(far) and comm.alltoall(None) == [None] * size
     kept = inter.Allgather_init(np.array([float(rank)]), all_of)
     for _ in range(2):
         all_of[:] = -1

@@ -414,9 +414,9 @@ def allgather_object(s: Step, obj: Any) -> Schedule:
     return [objects.load_plain(s, one, i) for i, one in enumerate(part)]
 
 
-def alltoall_object(s: Step, sendobj: Sequence[Any]) -> Schedule:
+def alltoall_object(s: Step, sendobj: Sequence[Any] | None) -> Schedule:
     """Exchange lengths and pickles pairwise."""
-    items = list(sendobj)
+    items = [None] * s.size if sendobj is None else list(sendobj)
     if len(items) != s.size:
         raise ValueError(f"expecting {counted(s.size, 'item')}, got {len(items)}")
     data = [objects.dump_plain(s, item, i) for i, item in enumerate(items)]

@@ -345,7 +345,7 @@ class Collectives(PointToPoint):
         """Gather the objects of all ranks to all ranks, and return them in the order of ranks."""
         return self._of_objects("allgather(object)", 0, collective.allgather_object, sendobj)
 
-    def alltoall(self, sendobj: Sequence[Any]) -> list[Any]:
+    def alltoall(self, sendobj: Sequence[Any] | None) -> list[Any]:
         """Send one item to each rank, and return the list of items received, in the order of ranks."""
         return self._of_objects("alltoall(object)", 0, collective.alltoall_object, sendobj)
 

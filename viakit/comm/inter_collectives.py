@@ -281,7 +281,7 @@ class InterCollectives(Collectives):
 
     def scatter(self, sendobj: Sequence[Any] | None, root: int = 0) -> Any:
         """Scatter the items of the root's sequence to the other group. Return this rank's item there."""
-        items = list(sendobj or ()) if root == ROOT else []
+        items = [] if root != ROOT else [None] * self._n_remote if sendobj is None else list(sendobj)
         if root == ROOT and len(items) != self._n_remote:
             with self._refusing():
                 raise ValueError(f"expecting {counted(self._n_remote, 'item')}, got {len(items)}")
@@ -300,9 +300,9 @@ class InterCollectives(Collectives):
         """Gather the objects of the other group, and return them in the order of ranks."""
         return self._of_objects("allgather(object)", PROC_NULL, self._all_to_all, [sendobj] * self._n_remote)
 
-    def alltoall(self, sendobj: Sequence[Any]) -> list[Any]:
+    def alltoall(self, sendobj: Sequence[Any] | None) -> list[Any]:
         """Send one item to each rank of the other group, and return the list of items received."""
-        items = list(sendobj)
+        items = [None] * self._n_remote if sendobj is None else list(sendobj)
         if len(items) != self._n_remote:
             with self._refusing():
                 raise ValueError(f"expecting {counted(self._n_remote, 'item')}, got {len(items)}")

@@ -111,7 +111,14 @@ class Request(_core.MsgRequest, Numbered):
             The object received; None for a send or a receive into a buffer.
         """
         self.Wait(status)
-        return self.result
+        return self._take_result()
+
+    def _take_result(self) -> Any:
+        """Return the object received, once; the request is null afterwards."""
+        result = self.result
+        if result is not None:
+            self.result = None
+        return result
 
     def test(self, status: Status | None = None) -> tuple[bool, Any]:
         """Test whether the operation is complete.
@@ -124,7 +131,7 @@ class Request(_core.MsgRequest, Numbered):
             The object received, if any.
         """
         done = self.Test(status)
-        return (done, self.result if done else None)
+        return (done, self._take_result() if done else None)
 
     def Get_status(self, status: Status | None = None) -> bool:
         """Test whether the operation is complete, without releasing the request."""
