@@ -80,6 +80,10 @@ def test_between_two_groups(program, protocol, ranks):
 
 def test_what_is_made_of_one(program):
     done = job(3, program(MADE + """
+    with raises(TypeError):
+        MPI.Intracomm(inter)
+    with raises(TypeError):
+        MPI.Intercomm(part)
     merged = inter.Merge(low)  # the high group comes first
     assert merged.allgather(rank) == [*range(half, size), *range(half)]
     twin = inter.Dup()

@@ -54,6 +54,10 @@ class Copies:
 class Between:
     """The part of ``MPI.Intracomm`` that creates intercommunicators, and communicators of groups."""
 
+    @classmethod
+    def _takes(cls, comm: Any) -> bool:
+        return not comm.is_inter  # an intercommunicator has no handle of this class
+
     def Create_intercomm(self, local_leader: int, peer_comm: Any, remote_leader: int, tag: int = 0) -> Any:
         """Create an intercommunicator of the ranks of this communicator and those of another one.
 
