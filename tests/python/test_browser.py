@@ -132,7 +132,6 @@ def save_and_reload(page, folder: Path) -> None:
     wait_for(page, scrolled, "the picture of the measurement after a reload")
     page.emulate_media(color_scheme="dark")
     page.locator("body[data-jp-theme-light='false']").wait_for()
-    picture.scroll_into_view_if_needed()
     shoot(page, "7-dark")
     page.emulate_media(color_scheme="light")
 
@@ -194,6 +193,6 @@ def test_a_lesson_in_jupyterlab(page, jupyter):
     assert kept.protocols == ["via-shm", "unix"]
     assert {one["mode"] for one in kept["series"]} == {"stream"}
     assert not kept["complete"]
+    assert not page.complaints, page.complaints
     save_and_reload(page, folder)
     assert tracked_files() == before, "a lesson changed the sources or the installed package"
-    assert not page.complaints, page.complaints
