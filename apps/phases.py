@@ -17,9 +17,12 @@ Invariant: the times of the states add up to the wall time of the measured part.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from viakit import _core
 
 if TYPE_CHECKING:
     from viakit.apps.counting import Counting, nbytes_of
@@ -29,8 +32,9 @@ __all__ = ["STATES", "Counting", "Interval", "Message", "Phases", "nbytes_of"]
 STATES = ("compute", "send", "receive", "wait", "barrier", "collective")
 COMPUTE, SEND, RECEIVE, WAIT, BARRIER, COLLECTIVE = range(len(STATES))
 
+COMPUTING = "VIAKIT_COMPUTING"  # set by `viakit app --machine`
 _thread_clock = time.thread_time_ns
-clock_ns = time.perf_counter_ns  # CLOCK_MONOTONIC: one for all processes of a machine, so traces of ranks fit together
+clock_ns = _core.time_ns  # CLOCK_MONOTONIC: one for all processes of a machine, so traces of ranks fit together
 
 
 class Interval(NamedTuple):
@@ -92,6 +96,8 @@ class Phases:
     def __init__(self, trace: bool = False, on_progress: Callable[[int, int], None] | None = None) -> None:
         self.trace = trace
         self._on_progress = on_progress
+        # On a described machine: its time for the computation of one second of this processor.
+        self._factor = float(os.environ.get(COMPUTING, "0")) if _core.time_is_virtual() else 0.0
         self._stack = [COMPUTE]
         self._marks = [_Mark(self, state) for state in range(len(STATES))]
         self._open = True
@@ -157,7 +163,10 @@ class Phases:
         self._stack.pop()
 
     def _switch(self) -> None:
-        now, worked = clock_ns(), _thread_clock()
+        worked = _thread_clock()
+        if self._factor and self._stack[-1] == COMPUTE:
+            _core.virtual_compute((worked - self._worked) * 1e-9 * self._factor)
+        now = clock_ns()
         if self._open:
             state = self._stack[-1]
             self._ns[state] += now - self._since

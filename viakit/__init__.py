@@ -64,6 +64,7 @@ __all__ = [
     "mpi",
     "testbed",
     "via",
+    "virtual",
     "world",
 ]
 _SUBMODULES = tuple(name for name in __all__ if name not in ("__version__", "world"))

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 import viakit
-from viakit import _core
+from viakit import _core, virtual
 from viakit import comm as _comm
 from viakit.comm import (
     attributes,
@@ -55,8 +55,8 @@ VERSION, SUBVERSION = 3, 1
 
 
 def Wtime() -> float:
-    """Return the time in seconds on a monotonic clock."""
-    return time.monotonic()
+    """Return the time in seconds on a monotonic clock, which is virtual on a described machine."""
+    return virtual.time_s()
 
 
 def Wtick() -> float:

@@ -4,7 +4,7 @@
  */
 #include "base/clock.h"
 #include "base/explain.h"
-#include "base/virtual.h"
+#include "base/virtual_table.h"
 #include "bench/bench.h"
 
 #include <errno.h>
@@ -31,6 +31,7 @@ static int begin_virtual_time(bench_ep *ep, const bench_plan *plan)
 
 int bench_run(bench_ep *ep, const bench_plan *plan, double *samples)
 {
+    vk_virtual_adopt();
     /* The null endpoint has no other side to agree with, and measures the loop on the real processor. */
     if (vk_load_relaxed(&vk_virtual) == NULL || ep->ops->empty)
         return bench_run_now(ep, plan, samples);

@@ -24,6 +24,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/virtual_table.h"
 #include "base/blake2s.h"
 #include "base/plural.h"
 #include "msg/channel.h"
@@ -417,6 +418,7 @@ int msg_world_open(const msg_options *options, msg_world **out, char *error)
         code = msg_greet(w, options);
     if (code == MSG_SUCCESS)
         code = connect_all(w, options);
+    vk_virtual_adopt();
     if (code == MSG_SUCCESS && w->channel && w->policy.progress != MSG_PROGRESS_CALLER) {
         /* Last, because from here on the thread handles arriving packets. */
         code = msg_thread_start(w);

@@ -322,6 +322,12 @@ cdef extern from "viakit.h" nogil:
     const viakit_link_info *viakit_link(int index)
     const viakit_link_info *viakit_link_of(const char *device)
 
+    VIP_RETURN viakit_virtual_begin(int n_ranks, int rank, VIP_ULONG timeout_ms)
+    void viakit_virtual_end()
+    VIP_RETURN viakit_virtual_compute(double seconds)
+    uint64_t viakit_time_ns()
+    int viakit_time_is_virtual()
+
     VIP_RETURN viakit_open_nic(const char *device, const viakit_nic_options *options, VIP_NIC_HANDLE *nic)
 
     ctypedef struct viakit_nic_info:

@@ -93,3 +93,41 @@ def error_codes():
     """
     return {code: (_text(viakit_error_code_name(code)), _text(viakit_error_code_text(code)))
             for code in range(256) if viakit_error_code_name(code) != NULL}
+
+
+# ---------------------------------------------------------------- virtual time (viakit.virtual)
+
+def virtual_begin(int n_ranks, int rank, double timeout_s):
+    """Start virtual time with all ranks of a simulated machine. See :func:`viakit.virtual.begin`."""
+    cdef VIP_RETURN code
+    cdef uint64_t deadline = viakit_time_ns() + <uint64_t>(timeout_s * 1e9)
+    while True:
+        with nogil:
+            code = viakit_virtual_begin(n_ranks, rank, 50)
+        if code != VIP_TIMEOUT or viakit_time_ns() >= deadline:
+            _check(code, "viakit_virtual_begin")
+            return
+        PyErr_CheckSignals()
+
+
+def virtual_end():
+    """End virtual time for this rank. See :func:`viakit.virtual.end`."""
+    viakit_virtual_end()
+
+
+def virtual_compute(double seconds):
+    """Declare that the program computes. See :func:`viakit.virtual.compute`."""
+    cdef VIP_RETURN code
+    with nogil:
+        code = viakit_virtual_compute(seconds)
+    _check(code, "viakit_virtual_compute")
+
+
+def time_ns():
+    """Return the library's time in nanoseconds."""
+    return viakit_time_ns()
+
+
+def time_is_virtual():
+    """Return whether this process is in virtual time."""
+    return bool(viakit_time_is_virtual())

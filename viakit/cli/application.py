@@ -8,9 +8,10 @@ from collections.abc import Callable
 
 import click
 
-from viakit.cli.base import deliver, failures, percentage
+from viakit.cli.base import Failure, deliver, failures, percentage
 from viakit.cli.group import Numbers
 from viakit.cli.running import placement_option, ranks_for, testbed_options
+from viakit.launch.described import on_machine
 from viakit.measure import plot, result
 
 __all__ = ["app", "speedup"]
@@ -27,6 +28,18 @@ __all__ = ["app", "speedup"]
     "--protocol",
     metavar="P",
     help="via, bip, tcp, mpi, mpi:openmpi or mpi:mpich.  [default: VIAKIT_PROTOCOL, else via; one rank: none]",
+)
+@click.option(
+    "--machine",
+    metavar="NAME|FILE",
+    help="Run on a described machine, in virtual time, each rank on a host of its own: `viakit machines` lists them.",
+)
+@click.option(
+    "--computing",
+    type=click.FloatRange(min=0),
+    metavar="F",
+    help="With --machine: its time for the computing of one second of this processor; 0: computing takes no time.  "
+    "[default: the machine's compute.factor]",
 )
 @click.option("--timeout", type=float, metavar="S", help="End the job after S seconds, with status 124.")
 @click.option("--help", "-h", "wants_help", is_flag=True, help="Show this message, or that of the application NAME.")
@@ -45,6 +58,8 @@ def app(
     placement: str,
     protocol: str | None,
     timeout: float | None,
+    machine: str | None,
+    computing: float | None,
     wants_help: bool,
 ) -> None:
     """Run an application: sor, is, fft, water or ep; without a NAME, list them.
@@ -54,6 +69,7 @@ def app(
     viakit app sor -n 4 --size 1024 --protocol tcp
     viakit app is -n 8 --hosts testbed:4 --class A
     viakit app water -n 2 --protocol mpi --trace water.json
+    viakit app sor -n 8 --machine pentium3-650-giganet
     viakit app ep --help
 
     Exit status: 0 if the result is correct, 1 if it is wrong or the run failed, 2 if the arguments are invalid.
@@ -76,13 +92,18 @@ def app(
     words = [*arguments, *jobs.protocol_words(protocol)]
     if wants_help or (alone and (protocol is None or not protocol.startswith("mpi")) and timeout is None):
         ctx.exit(harness.main(harness.find(name), [*words, *["--help"] * wants_help], f"viakit app {name}"))
-    ctx.exit(
-        jobs.run_ranks(
+    if machine is not None and (hosts or protocol not in ("via", "bip")):
+        raise Failure(
+            "--machine: at least two ranks (-n) on this host, by protocol via or bip; remove --hosts and --protocol",
+            2,
+        )
+    with on_machine(machine, computing) as variables:
+        status = jobs.run_ranks(
             ["-m", module, *words], ranks_for(ranks, hosts), protocol,
             hosts=hosts, python=python, mtu=mtu, rate=rate, placement=placement, timeout_s=timeout,
-            prog=f"viakit app {name}",
-        )
-    )  # fmt: skip
+            prog=f"viakit app {name}", environment=variables,
+        )  # fmt: skip
+    ctx.exit(status)
 
 
 @click.command()

@@ -69,6 +69,11 @@ _GROUP = (
         show_default=True,
         help="via: VIA over shared memory and Ethernet; udp: VIA over UDP between hosts; tcp: TCP.",
     ),
+    click.option(
+        "--machine",
+        metavar="NAME|FILE",
+        help="Run on a described machine, in virtual time, each rank on its own host: `viakit machines` lists them.",
+    ),
     click.option("--mtu", type=int, default=1500, show_default=True, help="MTU of the testbed's wire, bytes."),
     click.option(
         "--bind",

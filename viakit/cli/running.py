@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from viakit.cli.base import Failure
 from viakit.remote.spec import parse
 
 __all__ = ["Hosts", "placement_option", "ranks_for", "run", "testbed_options"]
@@ -97,6 +98,11 @@ def _environment(words: tuple[str, ...]) -> dict[str, str]:
     metavar="DEVICE",
     help="NIC for ranks on other hosts: eth:IFNAME, udp:ADDRESS; between machines also a network, udp:10.0.0.0/24.",
 )
+@click.option(
+    "--machine",
+    metavar="NAME|FILE",
+    help="Run on a described machine, in virtual time, each rank on a host of its own: `viakit machines` lists them.",
+)
 @click.option("--label", "-l", is_flag=True, help="Begin each line of output with the number of its rank.")
 @click.option("--timeout", type=float, metavar="S", help="End the job after S seconds, with status 124.")
 @click.option("--as-mpi4py", is_flag=True, help="Let `import mpi4py` in the ranks give viakit's communicators.")
@@ -109,6 +115,7 @@ def run(
     env: tuple[str, ...],
     ranks: int | None,
     as_mpi4py: bool,
+    machine: str | None,
     **options: Any,
 ) -> None:
     """Run a program as the ranks of a job: a Python file, -m and a module, or any program.
@@ -118,12 +125,14 @@ def run(
     viakit run -n 4 -m viakit.apps.sor --size 1024
     viakit run -n 8 --hosts testbed:4 --label prog.py
     viakit run --hosts ssh:alpha*2,beta*2 prog.py
+    viakit run -n 8 --machine barrier-cluster-1 prog.py
     viakit run -n 2 -- ./a.out
     viakit run -n 4 --as-mpi4py program_for_mpi4py.py
 
     Exit status: that of the first rank that failed. The other ranks are terminated.
     """  # noqa: D301 - \b keeps click from wrapping the lines after it
-    from viakit.launch.options import Options  # start-up time, as the next one
+    from viakit.launch.described import on_machine  # start-up time, as the next ones
+    from viakit.launch.options import Options
     from viakit.launch.runner import launch_of
 
     words = [*command[1:]] if command[0] == "--" else [*command]
@@ -133,5 +142,10 @@ def run(
 
         later = environment.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
         environment["PYTHONPATH"] = FOLDER + (os.pathsep + later if later else "")
-    given = Options(ranks_for(ranks, options["hosts"]), environment=environment, **options)
-    ctx.exit(launch_of(words, given).run())
+    n = ranks_for(ranks, options["hosts"])
+    if machine is not None and (options["hosts"] or (options["protocol"] or "via") not in ("via", "bip")):
+        raise Failure("--machine: all ranks run on this host, by protocol via or bip; remove --hosts and --protocol", 2)
+    with on_machine(machine) as variable:
+        given = Options(n, environment=environment | variable, **options)
+        status = launch_of(words, given).run()
+    ctx.exit(status)

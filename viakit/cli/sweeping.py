@@ -39,6 +39,11 @@ _LIVE_KEY = ("protocol", "link", "hosts", "mtu", "mode", "wait", "level", "memor
     "reaches (ssh:B: this one and B); auto: the testbed if a protocol needs it.",
 )
 @click.option("--python", metavar="PATH", help="Interpreter with viakit on the machines of --hosts ssh:.")
+@click.option(
+    "--machine",
+    metavar="NAME|FILE",
+    help="Run via, bip, msg-via, msg-bip on a described machine, in virtual time: `viakit machines` lists them.",
+)
 @click.option("--mtu", type=int, help="MTU of the testbed's wire, bytes.  [default: 1500]")
 @click.option("--rate", help="Limit of the testbed's wire, bit/s: 1gbit, 100mbit, 1e9.")
 @click.option("--interface", help="Ethernet interface of this host, or two (IF0,IF1), for via-eth with --hosts local.")

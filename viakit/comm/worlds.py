@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable
 from typing import Any
 
-from viakit import _core
+from viakit import _core, virtual
 from viakit.comm.errors import error
 from viakit.comm.seal import Seal
+from viakit.errors import InvalidStateError
 
 # Each communicator uses five contexts of the engine. COMM_WORLD and COMM_SELF (numbers 0 and 1) come in addition.
 MAX_COMMUNICATORS = 13106
@@ -33,6 +35,9 @@ class World(_core.MsgWorld):
         self.services: dict[tuple[int, ...], Any] = {}  # worlds that serve windows (windows.py), by ranks
         self.by_messages = os.environ.get("VIAKIT_COLLECTIVES", "") == "messages"
         super().__init__(rank, size, **options)
+        if os.environ.get("VIAKIT_MACHINE") and size > 1:
+            with contextlib.suppress(InvalidStateError):  # a channel without a NIC on the machine
+                virtual.begin(size, rank)  # It ends with the world.
 
     def close(self, timeout_s: float | None = None) -> None:
         """Close the worlds that serve windows, in the order in which all ranks opened them, and then this one."""

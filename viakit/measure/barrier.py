@@ -176,7 +176,7 @@ def _entries(
             placed = f"{counted(crew.n_ranks, 'rank')} on {counted(crew.n_hosts, 'host')}"
             turns.skipped[f"{where.protocol} {name}"] = f"not supported by {placed} over {where.protocol}"
     entries += [_Entry(theirs, name, "MPI_Barrier") for name, theirs in mpis.items()]
-    if crew.crowded and entries and not where.skew_s and TURN in crew.operations:
+    if crew.crowded and where.machine is None and entries and not where.skew_s and TURN in crew.operations:
         entries.append(_Turn(crew))
     return entries
 

@@ -48,6 +48,15 @@ def start(command: list[str], fds: Sequence[int], output: IO[bytes], host: Host 
     return subprocess.Popen(command, **how) if host is None else host.popen(command, **how)
 
 
+def use_machine(text: str | None) -> None:
+    """Give this process, a worker, the numbers of a machine, on which its link ``sim`` then runs; None: no machine."""
+    if text is None or "VIAKIT_MACHINE" in os.environ:
+        return
+    fd = os.memfd_create("viakit-machine")
+    os.write(fd, text.encode())
+    os.environ["VIAKIT_MACHINE"] = f"/proc/self/fd/{fd}"
+
+
 def last_words(output: IO[bytes]) -> str:
     """Return the end of the processes' output."""
     output.seek(0)

@@ -43,7 +43,7 @@ from viakit.measure.sides import pin
 from viakit.measure.turns import shielded
 
 if TYPE_CHECKING:
-    pass
+    from viakit.machines import Machine
 
 __all__ = ["NETWORKS", "TURN", "Crew", "Times"]
 
@@ -88,6 +88,8 @@ class Crew:
         cores). "none": the scheduler places the ranks.
     level : str
         "c": the measuring loop in C; "python": in Python, through :mod:`viakit.comm` or mpi4py, without skew.
+    machine : viakit.machines.Machine, optional
+        The ranks run on this machine, in virtual time, each on a host of its own.
 
     Attributes
     ----------
@@ -119,6 +121,7 @@ class Crew:
         mpi_library: mpi.Library | None = None,
         bind: str = "core",
         level: str = "c",
+        machine: Machine | None = None,
     ) -> None:
         if n_ranks < 1:
             raise ValueError(f"n_ranks is {n_ranks}; expected 1 or more")
@@ -128,7 +131,8 @@ class Crew:
         self._processes: list[Any] = []
         self._mpi: Ranks | None = None
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
-        self.n_hosts = len(testbed.hosts) if testbed is not None else 1
+        self._machine = machine
+        self.n_hosts = len(testbed.hosts) if testbed is not None else n_ranks if machine is not None else 1
         self._cores = sorted(os.sched_getaffinity(0))
         self.crowded = n_ranks > len(self._cores)
         self._bind, self.level = bind, level
@@ -199,7 +203,8 @@ class Crew:
                 raise MeasureError(f"a rank uses viakit {hello.get('viakit')}; install one version", "version")
         for rank, channel in enumerate(self._channels):
             core = self._core_of(rank) if self._bind == "core" else None
-            what = {"rank": rank, "n_ranks": self.n_ranks, "core": core, "level": self.level}
+            machine = {"machine": self._machine.text()} if self._machine is not None else {}
+            what = machine | {"rank": rank, "n_ranks": self.n_ranks, "core": core, "level": self.level}
             self._send(channel, {"op": "open", **what, "secret": self._secret.hex(), **self._place(rank)})
         while True:
             answers = [self._recv(channel, deadline) for channel in self._channels]
@@ -214,6 +219,8 @@ class Crew:
         first = answers[0][0]
         self.operations, self.default = first["operations"], first["default"]
         self.info = {**first["info"], "bind": self._bind}
+        if self._machine is not None:
+            self.info |= {"machine": self._machine.name, "time": "virtual"}
         self.algorithms = self.operations["barrier"]
         if self._mpi is not None:
             for answer, _ in answers:
@@ -515,6 +522,7 @@ def _serve(channel: Channel) -> None:
                     member.close()
                 return
             if request["op"] == "open":
+                children.use_machine(request.get("machine"))
                 pin(request["core"])  # before other threads start, so that they inherit the core
                 ranks = _Python if request["level"] == "python" else _Mpi if "mpi" in request else _Viakit
                 member = ranks(request, channel)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from viakit import machines
 from viakit import testbed as testbeds
 from viakit.base.words import counted
 from viakit.launch import mpi_library as mpi
@@ -36,6 +37,7 @@ MAX_RANKS = 64
 _LEAST_ROUNDS, _MOST_ROUNDS = stats.MIN_BURSTS, 400
 _BURST_S = 0.004  # approximate duration of one run of consecutive operations
 _SKEW_BURST_S = 0.02
+_VIRTUAL_COUNT = 20  # operations in virtual time, where repetitions are equal
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,9 @@ class Placement:
         0: operations follow each other, and a sample is the mean of a run of them. Otherwise every rank is delayed by a
         random time below this limit. A sample is then the time from the arrival of the last rank until the last rank
         has left. Only for barriers.
+    machine : str, optional
+        Name or file of a machine (:mod:`viakit.machines`). The ranks run on it in virtual time, each on its own host.
+        Every algorithm is then measured once.
     """
 
     hosts: int | str = 1
@@ -74,6 +79,7 @@ class Placement:
     skew_s: float = 0.0
     network: str | None = None
     python: str | None = None
+    machine: str | None = None
 
     @property
     def n_hosts(self) -> int:
@@ -90,6 +96,12 @@ def check(ranks: Sequence[int], where: Placement, seconds: float) -> None:
         raise ValueError(
             f"{counted(hosts, 'host')} for {counted(min(ranks), 'rank')}; expected at least one rank on each host"
         )
+    if where.machine is not None:
+        if (hosts, protocol, where.level) != (1, "via", "c"):
+            raise ValueError(
+                "on a machine each rank has a host, and runs VIA in C; leave out hosts, protocol and level"
+            )
+        machines.load(where.machine)
     known = (("protocol", PROTOCOLS), ("bind", BINDINGS), ("level", LEVELS))
     for name, choices in known:
         if getattr(where, name) not in choices:
@@ -213,6 +225,10 @@ class Crews:
         """Start all crews for one number of ranks; return viakit's, and those of MPI by name."""
         where, skipped = self.where, self.turns.skipped
         hosts = where.n_hosts or n
+        if where.machine is not None:
+            self.link = "sim"
+            machine = machines.load(where.machine)
+            return stack.enter_context(Crew(n, bind=where.bind, machine=machine)), {}
         testbed: Any = None
         if isinstance(where.hosts, str):
             testbed = stack.enter_context(Remote(where.hosts, network=where.network, python=where.python))
@@ -239,6 +255,14 @@ class Crews:
 
     def _take_turns(self, entries: Sequence[Entry], done: int, total: int, what: str) -> None:
         skew_s, turns = self.where.skew_s, self.turns
+        if self.where.machine is not None:
+            for i, one in enumerate(entries):
+                turns.doing(*one.subject())
+                one.n = _VIRTUAL_COUNT
+                one.take(0, skew_s, 1)
+                if self.on_progress is not None:
+                    self.on_progress((done + (i + 1) / len(entries)) / total, what)
+            return
         for one in entries:
             turns.doing(*one.subject())
             one.calibrate(skew_s)

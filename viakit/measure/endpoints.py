@@ -25,6 +25,7 @@ __all__ = [
     "UnknownProtocol",
     "default_mpi",
     "lookup",
+    "on_machine",
     "protocols",
 ]
 
@@ -159,6 +160,32 @@ _TABLE = {
     )
 }  # fmt: skip
 
+# On a described machine (--machine): VIA and BIP have one link there, so the names that users give stand for it.
+_MACHINE_TABLE = {
+    protocol.name: protocol
+    for protocol in (
+        _row("via-sim", "sim", "sides_via:ViaSide", "VIA on a described machine",
+             "VIA on the machine", "#D55E00", max_bytes=64 << 20),
+        _row("bip-sim", "sim", "sides_via:BipSide", "BIP on a described machine",
+             "BIP on the machine", "#882255"),
+    )
+}  # fmt: skip
+_ON_MACHINE = {"via": "via-sim", "bip": "bip-sim", "msg-via": "msg-via", "msg-bip": "msg-bip"}
+
+
+def on_machine(name: str) -> str:
+    """Return the protocol that *name* stands for on a described machine: "via" and "via-eth" are "via-sim" there.
+
+    Raises
+    ------
+    UnknownProtocol
+        If the link of machines cannot carry the protocol; a ValueError.
+    """
+    found = _ON_MACHINE.get(name) or _ON_MACHINE.get(name.partition("-")[0])
+    if found is None or (name not in _TABLE and name not in _ON_MACHINE):
+        raise UnknownProtocol(f"{name} cannot run on a described machine; expected {', '.join(_ON_MACHINE)}")
+    return found
+
 
 def protocols() -> dict[str, Protocol]:
     """Return every known protocol by name, whether or not this machine can run it."""
@@ -175,6 +202,8 @@ def lookup(name: str) -> Protocol:
     """
     if name in _TABLE:
         return _TABLE[name]
+    if name in _MACHINE_TABLE:
+        return _MACHINE_TABLE[name]
     if ".py:" in str(name):
         from viakit.measure import own
 

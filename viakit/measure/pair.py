@@ -22,12 +22,10 @@ import tempfile
 import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 import viakit
 from viakit.base import secret as _secret
@@ -37,8 +35,10 @@ from viakit.measure.channel import CONTROL_VERSION, Channel
 from viakit.measure.endpoints import BUFFERS, LEVELS, MEMORIES, MODES, WAITS, MeasureError, Protocol, lookup
 from viakit.measure.environment import caches
 from viakit.measure.ranks import Ranks
+from viakit.measure.samples import Samples
 
 if TYPE_CHECKING:
+    from viakit.machines import Machine
     from viakit.remote import Remote
     from viakit.testbed import Testbed
 
@@ -54,38 +54,6 @@ _COLD_BYTES = 64 << 20  # size of that pool if the caches are unknown
 
 # If two workers report different reasons for one failure, the one that is first in this list is the cause.
 _CAUSES = ("died", "usage", "missing", "refused", "version", "mismatch", "error", "gone", "timeout", "stopped")
-
-
-@dataclass
-class Samples:
-    """Measured times of one run.
-
-    Attributes
-    ----------
-    one_way_s : ndarray of float64, shape (n,)
-        Times in seconds. Ping-pong: half of each of `count` round trips. Stream and bidir: time per message, one for
-        each repeat.
-    bandwidth_Bps : ndarray of float64, shape (n,), or None
-        Stream: bytes per second. Bidir: sum of both directions. Ping-pong: None.
-    counters : dict of str to int
-        Increments of both sides' counters during the run and its warm-up; "messages" counts its messages in both
-        directions.
-    lost : int
-        Datagrams that were retransmitted (udp, via-eth, via-udp); the samples include their delay.
-    nbytes, mode : int, str
-        Message size in bytes, and mode.
-    touch_s : float or None
-        With touched buffers: time in seconds to write one message and to read one, in the same buffers and without
-        sending. It is part of *one_way_s*.
-    """
-
-    one_way_s: NDArray[np.float64]
-    bandwidth_Bps: NDArray[np.float64] | None  # noqa: N815 - the unit is part of the name
-    counters: dict[str, int] = field(default_factory=dict)
-    lost: int = 0
-    nbytes: int = 0
-    mode: str = "pingpong"
-    touch_s: float | None = None
 
 
 class Pair:
@@ -118,7 +86,9 @@ class Pair:
         "interface", one name or two separated by a comma, for A and B. For messages: "policy" (``"NAME"``,
         ``"NAME,field=value"``, ``"field=value"``), and for msg-via and msg-bip on a testbed "network" ("eth", "udp").
     timeout_s : float
-        Time limit of a run, unless the run has its own.
+        Time limit of a run, unless the run has its own. On a machine it is virtual time.
+    machine : viakit.machines.Machine, optional
+        The pair runs on this machine, in virtual time.
 
     Attributes
     ----------
@@ -150,6 +120,7 @@ class Pair:
         buffers: str = "touched",
         options: dict[str, Any] | None = None,
         timeout_s: float = 60.0,
+        machine: Machine | None = None,
     ) -> None:
         self._closed = True  # until something needs to be closed
         self.protocol: Protocol = lookup(protocol)
@@ -175,6 +146,7 @@ class Pair:
             )
         self._interfaces = _two_interfaces(interface, self._testbed, self.protocol.link)
         self._sockbuf = sockbuf
+        self._machine = machine
         self._processes: list[Any] = []
         self._channels: list[Channel] = []
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
@@ -321,6 +293,10 @@ class Pair:
         }
         if self._options:
             self.info["options"] = dict(self._options)
+        if self._machine is not None:
+            del self.info["cores"]
+            self.info |= {"hosts": "machine", "machine": self._machine.name, "time": "virtual", "clock": "virtual"}
+            self.info["loop_overhead_s"] = 0.0  # The loop is work of the real processor.
 
     def _core_of(self, side: int) -> int:
         """Return the core of a side, which differs from the other side's if the host has two."""
@@ -346,6 +322,7 @@ class Pair:
             "interface": self._interfaces[side],
             "sockbuf": self._sockbuf,
             "options": self._options,
+            "machine": self._machine.text() if self._machine is not None else None,
             "hosts": self._testbed.kind if self._testbed is not None else "local",
             "floor_fd": getattr(self, "_floor_fd", None),
             "scratch": self._mpi.scratch if self._mpi is not None else None,

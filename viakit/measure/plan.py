@@ -116,6 +116,10 @@ class Config:
         Seed of the order. Default: random.
     timeout_s : float
         Time limit of a burst in seconds.
+    machine : str, optional
+        Name or file of a machine (:mod:`viakit.machines`). The sweep runs on it, in virtual time, with its VIA, BIP and
+        messages: "via", "bip", "msg-via", "msg-bip". Each size is measured once, because repetitions are equal to the
+        bit. Buffers are not touched, because the real processor's work takes no virtual time.
     skip_unavailable : bool
         True: a protocol that cannot run on this machine is skipped and named in the result. False: it is an error.
     """
@@ -144,6 +148,7 @@ class Config:
     python: str | None = None
     spec: str | None = None
     seed: int | None = None
+    machine: str | None = None
     skip_unavailable: bool = False
     timeout_s: float = 30.0
 
@@ -198,12 +203,29 @@ def _check(config: Config) -> None:
             raise UsageError(f"{option} is for the message engine: name msg-via, msg-bip or msg-tcp")
     if config.fault is not None:
         _check_faults(config)
+    if config.machine is not None:
+        _check_machine(config)
     if not config.seconds > 0 or config.seconds > 1e6:
         raise UsageError(f"--seconds is {config.seconds:g}: give the time that the sweep may take, for instance 10")
     if config.sockbuf not in (None, sockbuf.AUTO) and not (isinstance(config.sockbuf, int) and config.sockbuf > 0):
         raise UsageError(f"--sockbuf is {config.sockbuf}: give a number of bytes, for instance 128K, or auto")
     if config.seed is not None and config.seed < 0:
         raise UsageError(f"--seed is {config.seed}: give 0 or a positive number")
+
+
+def _check_machine(config: Config) -> None:
+    """Raise :class:`UsageError` for options that have no meaning on a described machine."""
+    options = {"mtu": "wire.mtu", "rate": "wire.rate_mbit_s", "sockbuf": "tcp.sockbuf"}
+    for option, key in options.items():
+        if getattr(config, option) is not None:
+            raise UsageError(f"--{option} with --machine: the machine's description has it, as {key}")
+    for option in ("interface", "network"):
+        if getattr(config, option) is not None:
+            raise UsageError(f"--{option} with --machine: a described machine has one network; remove --{option}")
+    if config.hosts not in ("auto", "local"):
+        raise UsageError(f"--hosts {config.hosts} with --machine: all ranks run on this host; remove --hosts")
+    if config.level not in (None, "c"):
+        raise UsageError(f"--level {config.level} with --machine: only the loop in C has virtual time")
 
 
 def is_remote(hosts: str) -> bool:
@@ -269,6 +291,13 @@ def _levels(protocol: endpoints.Protocol, config: Config) -> list[str]:
     return [config.level]
 
 
+def _on_machine(name: str, config: Config) -> Series:
+    """Return the series of a protocol on a described machine."""
+    protocol = endpoints.lookup(endpoints.on_machine(name))
+    ladder.check_limits(config.sizes, name, protocol.min_bytes, protocol.max_bytes)
+    return Series(protocol.name, protocol, "c", "machine")
+
+
 def plan(config: Config) -> tuple[list[Series], bool]:
     """Return the series of *config*, and whether the sweep uses two hosts, of a testbed or real ones.
 
@@ -278,6 +307,8 @@ def plan(config: Config) -> tuple[list[Series], bool]:
         If the configuration is invalid. The endpoints raise ``ValueError`` for an unknown protocol.
     """
     _check(config)
+    if config.machine is not None:
+        return [_on_machine(name, config) for name in config.protocols], False
     found = {name: endpoints.lookup(name) for name in config.protocols}
     hosts = "ssh" if is_remote(config.hosts) else config.hosts
     if hosts == "auto":

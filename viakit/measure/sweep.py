@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from viakit import machines
 from viakit import testbed as testbeds
 from viakit.measure import ladder, sockbuf, stats
 from viakit.measure import pair as pairs
@@ -63,6 +64,8 @@ MAX_COUNT = 10_000
 FIRST_COUNT = 20  # limit of the messages in the very first burst of a series, ...
 FIRST_NBYTES = 1 << 20  # ... and of their bytes, because the speed of the wire is not yet measured
 ROUNDS_TO_ADAPT = 3
+VIRTUAL_COUNT = 10  # round trips in virtual time, where all are equal once buffers and queues are in use
+VIRTUAL_STREAM = 64  # messages of a stream there; so the first message's way and the reply are a small part
 
 OnPoint = Callable[[Mapping[str, Any], dict[str, Any]], None]
 
@@ -145,11 +148,19 @@ def describe(one: Series, config: Config, info: dict[str, Any]) -> dict[str, Any
         "wait": config.wait,
         "level": one.level,
         "memory": memory_of(one, config),
-        "buffers": config.buffers,
+        "buffers": _buffers(one, config),
         "one_way": ONE_WAY[config.mode],
         "loop_overhead_s": float(overhead) if overhead is not None else None,
         "info": info,
     }
+
+
+def _buffers(one: Series, config: Config) -> str:
+    """Return the use of the buffers of a series.
+
+    The floor measures the machine's limit: no bytes but its own counter. In virtual time touching takes no time.
+    """
+    return "same" if one.is_floor or config.machine is not None else config.buffers
 
 
 def memory_of(one: Series, config: Config) -> str:
@@ -191,6 +202,7 @@ class _Run:
         """Open the testbed and a pair per series; *stack* closes them."""
         config = self.config
         testbed = None
+        machine = machines.load(config.machine) if config.machine is not None else None
         if wants_testbed:
             self._report_progress("connecting to both hosts" if is_remote(config.hosts) else "making two hosts")
             try:
@@ -206,15 +218,15 @@ class _Run:
             with self._skipping(one):
                 pair = pair_class(
                     one.name,
-                    testbed=testbed if one.hosts != "local" else None,
+                    testbed=testbed if one.hosts not in ("local", "machine") else None,
                     wait="poll" if one.is_floor else config.wait,
                     level=one.level,
                     sockbuf=config.sockbuf if isinstance(config.sockbuf, int) else None,
                     memory=memory_of(one, config),
-                    # The floor measures the machine's limit: no bytes but its own counter.
-                    buffers="same" if one.is_floor else config.buffers,
+                    buffers=_buffers(one, config),
                     options=_options(one, config),
                     timeout_s=config.timeout_s,
+                    **({"machine": machine} if machine is not None else {}),
                 )
                 self.pairs[one] = stack.enter_context(pair)
                 self.infos[one] = dict(pair.info)
@@ -251,7 +263,10 @@ class _Run:
         same_size: dict[int, list[_Point]] = {}
         for point in self.points:
             same_size.setdefault(point.nbytes, []).append(point)
-        for number, order in self.turns.rounds(same_size.values(), finished=_finished):
+        rounds = self.turns.rounds(same_size.values(), finished=_finished)
+        if self.config.machine is not None:  # Once, and in one order: a later size may profit from an earlier one.
+            rounds = iter([(0, self.points)])
+        for number, order in rounds:
             for point in order:
                 if self.stop is not None and self.stop.is_set():
                     raise KeyboardInterrupt
@@ -264,7 +279,9 @@ class _Run:
     def _burst(self, point: _Point, number: int) -> None:
         """Measure one burst of *point* and call ``on_point``."""
         self.turns.doing(point.series.name, nbytes=point.nbytes)
-        if point.count is None:
+        if self.config.machine is not None:
+            point.count = VIRTUAL_COUNT if self.config.mode == "pingpong" else VIRTUAL_STREAM
+        elif point.count is None:
             point.count = self._first_count(point)
         before = time.monotonic()
         samples = self.pairs[point.series].run(
@@ -278,7 +295,8 @@ class _Run:
         if not np.size(samples.one_way_s):
             return
         point.take(samples, number)
-        self._adapt(point, number, wall_s)
+        if self.config.machine is None:
+            self._adapt(point, number, wall_s)
         if self.on_point is not None and not point.series.is_floor:
             described = describe(point.series, self.config, self.infos[point.series])
             self.on_point(described, point.as_dict(self.config.mode))

@@ -149,6 +149,8 @@ def how(group: Sequence[Mapping[str, Any]]) -> str:
     one = group[0]
     levels = " and ".join(LEVEL_WORDS[level] for level in LEVEL_WORDS if level in {each["level"] for each in group})
     where = f"two hosts, MTU {one['mtu']}" if one["hosts"] != "local" else "one host"
+    if one["hosts"] == "machine":
+        where = f"virtual time on the machine {one['info'].get('machine')}"
     return f"{WAIT_WORDS[one['wait']]}, {levels}, {where}, {conditions(group)}"
 
 

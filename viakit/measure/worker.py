@@ -27,6 +27,7 @@ from array import array
 from typing import Any
 
 import viakit
+from viakit.measure import children
 from viakit.measure.channel import CONTROL_VERSION, Channel
 from viakit.measure.endpoints import MeasureError
 from viakit.measure.ranks import call_back
@@ -111,6 +112,7 @@ class _Session:
         if self.side is not None:  # It belongs to an earlier connection.
             self.side.close()
             self.side = None
+        children.use_machine(request.get("machine"))
         side = make_side(request)
         self.side = side
         return {"offer": side.open()}

@@ -233,9 +233,10 @@ void sim_take_turn(struct sim_view *v)
     vk_store_relaxed(&me->calls, me->calls + 1);
     v->n_reads = 0;
     if (me->state != SIM_RUNNING) { /* it has waited in vain, or lost its turn */
+        if (me->state != SIM_READY || me->idle)
+            me->wake = me->clock > w->now ? me->clock : w->now;
         me->state = SIM_READY;
         me->idle = 0;
-        me->wake = me->clock > w->now ? me->clock : w->now;
         if (w->running == SIM_NONE)
             dispatch(w, me);
         wait_turn(v, BLANK);
@@ -483,6 +484,9 @@ static int begin(int n, int rank)
     v->spins = sched_getaffinity(0, sizeof cores, &cores) == 0 && CPU_COUNT(&cores) >= n && n > 1;
     sim_lock(v->world);
     int done = v->depth ? begin_again(v, (uint32_t)n) : begin_first(v, (uint32_t)n, (uint32_t)rank);
+    /* All have begun, but others run first: this rank waits for its turn in its next call. */
+    if (v->me->state == SIM_READY && !v->me->aligning)
+        done = 1;
     if (done) {
         v->begun = 0;
         v->depth++;

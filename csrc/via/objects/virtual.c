@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/explain.h"
 #include "base/virtual.h"
+#include "base/virtual_table.h"
 #include "via/engine.h"
 #include "via/nic.h"
 
@@ -41,6 +42,11 @@ void viakit_virtual_end(void)
     const struct vk_virtual *v = vk_load_relaxed(&vk_virtual);
     if (v)
         v->end();
+}
+
+const void *viakit_virtual_table(void)
+{
+    return vk_load_acquire(&vk_virtual);
 }
 
 VIP_UINT64 viakit_time_ns(void)
