@@ -44,7 +44,8 @@ enum {
     ACT_COMPLETE
 };
 
-#define SWAP_MOST 16 /* bytes of a compare and swap */
+#define SWAP_MOST 16      /* bytes of a compare and swap */
+#define UPDATE_MOST 32768 /* bytes of elements in one UPDATE: at least the most that msg_active_room gives */
 
 enum { LOCK_NONE = 0, LOCK_SHARED = 1, LOCK_EXCLUSIVE = 2 };
 
@@ -112,6 +113,7 @@ struct rma {
     rma_window *windows;
     uint64_t next_id;
     int n;
+    _Alignas(16) char before[UPDATE_MOST]; /* elements before an update, until its reply is sent */
 };
 
 /* window.c */

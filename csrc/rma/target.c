@@ -100,12 +100,10 @@ static void update_arrived(rma_window *win, int source, const struct msg_rest *r
             win->faults[source] = 1;
         return;
     }
-    /* The elements before the update go to the channel first, and then change. */
-    const char *before = rma_memory_at(win, rest->address, len);
-    int error = before && rma_combines(type, combine) && len % rma_type_size(type) == 0 ? MSG_SUCCESS : MSG_ERR_ARG;
-    reply_data(win, source, rest->id, before, rest->peer_id, error ? 0 : len, error);
-    if (!error)
-        rma_update_here(win, rest->address, type, combine, data, NULL, len);
+    /* The reply is sent last: once the origin has it, it may read the memory by RDMA, and must find the new elements. */
+    int error = len <= UPDATE_MOST ? rma_update_here(win, rest->address, type, combine, data, win->r->before, len)
+                                   : MSG_ERR_ARG;
+    reply_data(win, source, rest->id, win->r->before, rest->peer_id, error ? 0 : len, error);
 }
 
 static void swap_arrived(rma_window *win, int source, const struct msg_rest *rest, const char *data, size_t len)

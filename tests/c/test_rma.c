@@ -104,6 +104,9 @@ static void case_updates(msg_world **world, int rank, int n)
             OK(rma_op_wait(op));
         CHECK(old[0] % 1 == 0 && old[COUNT - 1] % COUNT == 0);
         sum += old[0];
+        int64_t now;
+        get_all(w, s.win, &now, 8, 0, 0);
+        CHECK(now > old[0]); /* an RDMA read after the reply finds the update */
     }
     OK(rma_flush(s.win, 0));
     CHECK(n == 1 || sum > 0);

@@ -128,6 +128,10 @@ def atomics() -> None:
         win.Fetch_and_op(one, old, 0)
         win.Flush(0)
         seen.add(int(old[0]))
+        now = np.zeros(1, "q")
+        win.Get(now, 0)
+        win.Flush(0)
+        assert now[0] > old[0]  # also where the read is by RDMA
     assert len(seen) == rounds
     everybody = comm.allgather(seen)
     assert len(set().union(*everybody)) == rounds * size  # each value was fetched once
