@@ -25,7 +25,7 @@ static ssize_t fuzz_recvfrom(int fd, void *to, size_t room, int flags, void *fro
 static void *fuzz_calloc(size_t n, size_t len);
 static void fuzz_free(void *p);
 static int fuzz_put(struct link *link, int fd, const union udp_name *to, const void *bytes, size_t len);
-static int fuzz_ports(const char *prefix, uint16_t *ports, int max);
+static int fuzz_ports(const char *prefix, long uid, uint16_t *ports, int max);
 
 #define vk_recvmsg fuzz_recvmsg
 #define vk_recvmmsg fuzz_recvmmsg
@@ -151,8 +151,9 @@ static int fuzz_put(struct link *link, int fd, const union udp_name *to, const v
 }
 
 /* As if three NICs were at this station. */
-static int fuzz_ports(const char *prefix, uint16_t *ports, int max)
+static int fuzz_ports(const char *prefix, long uid, uint16_t *ports, int max)
 {
+    (void)uid;
     (void)prefix;
     for (int i = 0; i < 3 && i < max; i++)
         ports[i] = (uint16_t)(40000 + i);
