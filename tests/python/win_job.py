@@ -154,6 +154,7 @@ def atomics() -> None:
     comm.Barrier()
     if rank == 0:
         assert counter.tolist() == [rounds * size, 0, 10 * size], counter
+    comm.Barrier()
     for _ in range(10):  # an exclusive lock protects a read and a write
         win.Lock(0)
         win.Get(old, 0, 2)
