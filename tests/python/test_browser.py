@@ -131,7 +131,7 @@ def save_and_reload(page, folder: Path) -> None:
 
     wait_for(page, scrolled, "the picture of the measurement after a reload")
     page.emulate_media(color_scheme="dark")
-    page.locator("body[data-jp-theme-light='false']").wait_for()
+    page.locator("body[data-jp-theme-light='false']").wait_for(state="attached")  # it has no size
     shoot(page, "7-dark")
     page.emulate_media(color_scheme="light")
 
