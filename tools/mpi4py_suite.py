@@ -32,7 +32,7 @@ SUITE = BUILD / f"mpi4py-{VERSION}"
 RANK = CHECKOUT / "tools" / "mpi4py_rank.py"
 LEFT_OUT = CHECKOUT / "tools" / "mpi4py_left_out.txt"
 VIAKIT = CHECKOUT / ".venv" / "bin" / "viakit"
-AGAIN = 8  # runs of one module at most, each without the tests at which the one before ended
+AGAIN = 5  # runs of one module at most, each without the tests at which the one before ended
 
 
 def download() -> None:
@@ -114,7 +114,7 @@ def run_once(setting: Setting, module: str, skip: list[str], folder: Path) -> tu
             env=environment, cwd=folder, start_new_session=True,
         )  # fmt: skip
         try:
-            status = child.wait(timeout=setting.limit * 6)
+            status = child.wait(timeout=setting.limit * 4)
         except subprocess.TimeoutExpired:
             status = 124
         finally:
@@ -190,13 +190,14 @@ def run_module(setting: Setting, module: str) -> dict:
 
 
 def run(setting: Setting, names: list[str], jobs: int, quiet: bool = False) -> dict[str, dict]:
-    """Run the modules, several at a time, and save the outcomes."""
+    """Run the modules, several at a time, and save the outcomes as they come."""
     found = {}
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         futures = {pool.submit(run_module, setting, name): name for name in names}
         for future in concurrent.futures.as_completed(futures):
             name = futures[future]
             found[name] = future.result()
+            save(BUILD / f"{setting.name}.json", setting, {name: found[name]})
             if not quiet and sys.stderr.isatty():
                 print(f"\r{setting.name}: {len(found)}/{len(names)} {name:30}", end="", file=sys.stderr)
     if not quiet and sys.stderr.isatty():
@@ -218,9 +219,7 @@ def peer(ranks: int, names: list[str], jobs: int, limit: float, again: bool) -> 
     cached = json.loads(path.read_text())["modules"] if path.is_file() and not again else {}
     missing = [name for name in names if name not in cached]
     if missing:
-        found = run(setting, missing, jobs)
-        save(path, setting, found)
-        cached.update(found)
+        cached.update(run(setting, missing, jobs))
     return cached
 
 
@@ -298,7 +297,6 @@ def main() -> int:
                 ours = {name: saved[name] for name in names if name in saved}
             else:
                 ours = run(setting, names, options.jobs)
-                save(path, setting, ours)
             both, goal, stopped = table(setting, ours, theirs)
             print(f"every test: {path.relative_to(CHECKOUT)}")
             if options.show or options.long:

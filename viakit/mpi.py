@@ -16,8 +16,6 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-import numpy as np
-
 import viakit
 from viakit import _core, virtual
 from viakit import comm as _comm
@@ -26,7 +24,9 @@ from viakit.comm import (
     cart,
     communicator,
     constants,
+    contents,
     datatype,
+    derive,
     errhandler,
     error_codes,
     errors,
@@ -38,6 +38,7 @@ from viakit.comm import (
     inter,
     internals,
     message,
+    named_types,
     objects,
     op,
     ports,
@@ -48,6 +49,7 @@ from viakit.comm import (
     win,
     win_epochs,
 )
+from viakit.comm.buffers import Buffer
 
 __all__ = ["MPI"]
 
@@ -95,13 +97,13 @@ def Is_thread_main() -> bool:
     return threading.current_thread() is threading.main_thread()
 
 
-def Alloc_mem(size: int, info: Any = None) -> memoryview:
+def Alloc_mem(size: int, info: Any = None) -> Buffer:
     """Allocate *size* bytes of zeroed memory."""
     del info
-    return memoryview(bytearray(size))
+    return Buffer.allocate(size)
 
 
-def Free_mem(mem: memoryview) -> None:
+def Free_mem(mem: Buffer) -> None:
     """Release memory of `Alloc_mem`."""
     mem.release()
 
@@ -180,11 +182,15 @@ def Aint_diff(addr1: int, addr2: int) -> int:
 
 def Get_address(location: Any) -> int:
     """Return the address of a buffer's first byte."""
-    return np.frombuffer(location, np.uint8).ctypes.data
+    if isinstance(location, spec.Constant):
+        return int(location)
+    return 0 if location is None else Buffer(location).address
 
 
 def _names() -> Iterator[tuple[str, Any]]:
     yield from datatype.NAMED.items()
+    yield from ((f"COMBINER_{name}", number) for name, number in contents.NUMBERS.items())
+    yield from ((name, value) for name, value in vars(derive).items() if name.startswith(("DISTRIBUTE_", "TYPECLASS_")))
     yield from op.NAMED.items()
     yield from errors.CLASSES.items()
     hidden = (
@@ -236,6 +242,11 @@ def _names() -> Iterator[tuple[str, Any]]:
         ("Grequest", grequest.Grequest),
         ("Intercomm", inter.Intercomm),
         ("Topocomm", communicator.Topocomm),
+        ("BUFFER_AUTOMATIC", spec.BUFFER_AUTOMATIC),
+        ("BufferAutomaticType", spec.Constant),
+        ("_typecode", derive.typecode),
+        ("_typealign", derive.typealign),
+        ("_typedict", named_types.BY_CODE),
         ("BottomType", spec.Constant),
         ("InPlaceType", spec.Constant),
     )
@@ -254,8 +265,8 @@ def _names() -> Iterator[tuple[str, Any]]:
         yield what.__name__, what
     yield "VERSION", VERSION
     yield "SUBVERSION", SUBVERSION
-    yield "memory", memoryview
-    yield "buffer", memoryview
+    yield "memory", Buffer
+    yield "buffer", Buffer
 
 
 class _Mpi(ModuleType):

@@ -57,6 +57,18 @@ cdef inline int _type_of(Py_buffer *view) noexcept nogil:
     return COLL_NO_TYPE
 
 
+cdef Py_ssize_t *_kind_sizes = [1, 1, 2, 2, 4, 4, 8, 8, 4, 8, 8, 16]    # bytes of each type in csrc/coll
+
+
+cdef inline int _element_kind(object buf, Py_buffer *view) except -2:
+    """Return the number in csrc/coll of the element type of a pinned argument, or COLL_NO_TYPE."""
+    if PyList_CheckExact(buf) or PyTuple_CheckExact(buf):
+        last = buf[len(buf) - 1]
+        if isinstance(last, MsgType):
+            return (<MsgType>last).kind
+    return _type_of(view)
+
+
 cdef inline bint _is_in_place(object sendbuf) noexcept:
     """Return whether the operand is in the result's buffer. As in mpi4py, None means the same as IN_PLACE."""
     return sendbuf is None or sendbuf is _in_place
@@ -86,9 +98,14 @@ cdef class CollectiveGroup:
 cdef class CollectiveComm(NoticeComm):
     """Collectives of a communicator that csrc/coll implements."""
 
-    cdef public long long _n_collectives       # begun so far, here and by messages
-    cdef CollectiveGroup _group
-    cdef bint _tried
+    @property
+    def _n_collectives(self):
+        """Number of collectives begun so far, here and by messages."""
+        return self._s.n_collectives
+
+    @_n_collectives.setter
+    def _n_collectives(self, long long number):
+        self._s.n_collectives = number
 
     cdef int _make_group(self) except -1:
         """Create the group. Collective: called at the first operation that can use it."""
@@ -96,22 +113,22 @@ cdef class CollectiveComm(NoticeComm):
         cdef coll_word cause
         cdef coll *made = NULL
         cdef int *ranks
-        cdef int code, i, context = self._context + COLL_PART
+        cdef int code, i, context = self._s.context + COLL_PART
         cdef msg_world *w = self.world._w
-        self._tried = True
+        self._s.tried = True
         if self.number in self.world.groups:
-            self._group = self.world.groups[self.number]
+            self._s.group = self.world.groups[self.number]
             return 0
         if self.world.channel != "via" or self.world.by_messages:
             return 0
-        ranks = <int *>calloc(self.size, sizeof(int))
+        ranks = <int *>calloc(self._size, sizeof(int))
         if ranks == NULL:
             raise MemoryError()
-        for i in range(self.size):
+        for i in range(self._size):
             ranks[i] = self._to[i] if self._to != NULL else i
-        options.number = <uint64_t>self._n_collectives
-        options.birth = self.birth
-        options.oldest = self._oldest
+        options.number = <uint64_t>self._s.n_collectives
+        options.birth = self._s.birth
+        options.oldest = self._s.oldest
         options.wanted = &self.world.n_active
         options.meanwhile = _collective_meanwhile
         options.context = <void *>self.world
@@ -119,22 +136,22 @@ cdef class CollectiveComm(NoticeComm):
         cause.origin = -1
         self.world._n_calls += 1
         with nogil:
-            code = coll_create_with(w, ranks, self.size, context, &options, &made)
+            code = coll_create_with(w, ranks, self._size, context, &options, &made)
         self.world._n_calls -= 1
         free(ranks)
-        self._n_collectives += 1  # a collective of its own: ranks that waited in it have notified those that were late
+        self._s.n_collectives += 1  # one of its own: ranks that waited in it have notified those that were late
         if code == MSG_ERR_NOT_SUPPORTED:  # A rank abandoned an earlier one: all use messages.
             self.world._left()
             _raise_signal()
-            self._n_collectives -= 1
+            self._s.n_collectives -= 1
             return 0
-        if code == MSG_ERR_LEFT and 0 <= cause.origin != self.rank:
+        if code == MSG_ERR_LEFT and 0 <= cause.origin != self._rank:
             raise _words.aborted("setting up collectives", cause.origin, <bytes>(<char *>cause.reason))
         self._conclude(code, "setting up collectives", 0)
         group = CollectiveGroup()
         (<CollectiveGroup>group)._c = made
-        coll_set_oldest(made, self._oldest)
-        self.world.groups[self.number] = self._group = group
+        coll_set_oldest(made, self._s.oldest)
+        self.world.groups[self.number] = self._s.group = group
         return 0
 
     cdef coll *_enter(self) except? NULL:
@@ -142,32 +159,33 @@ cdef class CollectiveComm(NoticeComm):
         cdef CollectiveGroup group
         cdef int code
         self.world._open()
-        if self.size == 1 or self._context < 0:
+        if self._size <= 1 or self._s.context < 0:
             return NULL
-        if not self._tried:
+        if not self._s.tried:
             self._make_group()
-        group = self._group
+        group = self._s.group
         if group is None or group._c == NULL or group._left:
             return NULL
         code = coll_error(group._c)
         if code != MSG_SUCCESS:
             if code != MSG_ERR_PROC_FAILED:
                 return NULL
-            self._n_collectives += 1
+            self._s.n_collectives += 1
             self._conclude(code, "collective", 0)
         if group._busy:
             raise _message_error(MSG_ERR_STATE, "another thread is in a collective of this communicator")
-        coll_set_number(group._c, <uint64_t>self._n_collectives)
-        self._n_collectives += 1
-        if not self._n_collectives & 1023:
-            _words.sweep(self, self._n_collectives)
+        coll_set_number(group._c, <uint64_t>self._s.n_collectives)
+        self._s.n_collectives += 1
+        if not self._s.n_collectives & 1023:
+            _words.sweep(self, self._s.n_collectives)
         group._busy = True
         return group._c
 
     cdef int _conclude(self, int code, str what, int root) except -1:
         """Release the group after a collective, and raise the error that *code* stands for."""
-        if self._group is not None:
-            self._group._busy = False
+        cdef CollectiveGroup group
+        if self._s.group is not None:
+            self._s.group._busy = False
         self.world._left()
         _raise_signal()
         if code == MSG_SUCCESS:
@@ -181,8 +199,9 @@ cdef class CollectiveComm(NoticeComm):
             text = f"rank {', '.join(ranks)} of this communicator has died" if ranks else text
         elif code == MSG_ERR_LEFT:
             text = "a rank of this communicator has left, or has given up"
-            if self._group is not None and self._group._c != NULL and coll_cause(self._group._c).origin != self.rank:
-                cause = coll_cause(self._group._c)
+            group = self._s.group
+            if group is not None and group._c != NULL and coll_cause(group._c).origin != self._rank:
+                cause = coll_cause(group._c)
                 raise _words.aborted(what, cause.origin, <bytes>(<char *>cause.reason))
         elif code == MSG_ERR_COLLECTIVE:
             raise _words.mismatched(f"this rank is in {what} with root {root}, another rank does something else, or "
@@ -194,24 +213,24 @@ cdef class CollectiveComm(NoticeComm):
         cdef long long number
         if code not in (MSG_ERR_LEFT, MSG_ERR_COLLECTIVE) or not coll_may_retry(c) or viakit_raised != NULL:
             return False
-        self._group._busy = False
+        self._s.group._busy = False
         try:  # This rank may have completed later collectives in the group without a wait. They are not repeated.
-            for number in range(<long long>coll_error_at(c) + 1, self._n_collectives):
+            for number in range(<long long>coll_error_at(c) + 1, self._s.n_collectives):
                 _words.give_up(self, number, _words.COMPLETED)
         except BaseException as problem:
             _keep_raised(problem)
             return False
-        self._n_collectives -= 1
+        self._s.n_collectives -= 1
         return True
 
     cdef int _refused(self, long long before, object problem) except -1:
         """Abandon the collective that began as number `before`, after an error, so that no rank waits for this one."""
-        cdef CollectiveGroup group = self._group
+        cdef CollectiveGroup group = self._s.group
         cdef long long number
         cdef bytes reason
-        if self._context < 0 or self._freed or self.world.closed:
+        if self._s.context < 0 or self._s.freed or self.world.closed:
             return 0
-        number = self._n_collectives = max(self._n_collectives, before + 1)
+        number = self._s.n_collectives = max(self._s.n_collectives, before + 1)
         if group is not None and group._c != NULL and not group._left:
             if group._busy:  # Another thread uses it in an earlier collective, which may succeed.
                 group._left = True
@@ -220,44 +239,45 @@ cdef class CollectiveComm(NoticeComm):
                 coll_set_number(group._c, <uint64_t>number)
                 reason = _words.reason_of(self, problem)[1]
                 coll_break(group._c, MSG_ERR_LEFT, <const char *>reason)
-        elif not self._tried and self.world.channel == "via" and not self.world.by_messages:
-            self._tried = True  # The other ranks try to create the group; this rank prevents it.
+        elif not self._s.tried and self.world.channel == "via" and not self.world.by_messages:
+            self._s.tried = True  # The other ranks try to create the group; this rank prevents it.
             _words.leave_group(self, number, problem)
         _words.give_up(self, number, problem)
         return 0
 
     def find_completed(self, number):
         """Return a rank that completed this collective although the group is broken, or -1."""
-        if self._group is None or self._group._c == NULL or self._group._busy:
+        if self._s.group is None or self._s.group._c == NULL or self._s.group._busy:
             return -1
-        return coll_find_completed(self._group._c, <uint64_t>number)
+        return coll_find_completed(self._s.group._c, <uint64_t>number)
 
     def set_oldest(self, uint64_t number):
         """Set the number of the oldest collective that is under way by messages, or 0."""
-        self._oldest = number
-        if self._group is not None and self._group._c != NULL:
-            coll_set_oldest(self._group._c, number)
+        self._s.oldest = number
+        if self._s.group is not None and self._s.group._c != NULL:
+            coll_set_oldest(self._s.group._c, number)
 
     cdef int _root(self, object root) except -1:
-        if not 0 <= root < self.size:
+        if not 0 <= root < self._size:
+            self._real()
             from viakit.comm.errors import error
-            raise error("ERR_ROOT", f"root {root}: this communicator has ranks 0 to {self.size - 1}")
+            raise error("ERR_ROOT", f"root {root}: this communicator has ranks 0 to {self._size - 1}")
         return root
 
     def _mismatched(self, int source):
         """Notify the ranks that wait in a collective of csrc/coll that this one is in another."""
-        if self._group is not None and self._group._c != NULL and not self._group._busy:
-            coll_set_number(self._group._c, <uint64_t>self._n_collectives)
-            coll_break(self._group._c, MSG_ERR_COLLECTIVE, NULL)
+        if self._s.group is not None and self._s.group._c != NULL and not self._s.group._busy:
+            coll_set_number(self._s.group._c, <uint64_t>self._s.n_collectives)
+            coll_break(self._s.group._c, MSG_ERR_COLLECTIVE, NULL)
         else:
-            self._tried = True
-            _words.notify(self, COLL_TAG_ABORT, MSG_ERR_COLLECTIVE, self._n_collectives, None)
+            self._s.tried = True
+            _words.notify(self, COLL_TAG_ABORT, MSG_ERR_COLLECTIVE, self._s.n_collectives, None)
 
     def _close_group(self):
         """Close the group of this communicator. Collective."""
-        cdef CollectiveGroup group = self._group
+        cdef CollectiveGroup group = self._s.group
         cdef coll *c
-        self._group, self._tried = None, True
+        self._s.group, self._s.tried = None, True
         self.world.groups.pop(self.number, None)
         if group is not None and group._c != NULL:
             c, group._c = group._c, NULL
@@ -275,7 +295,7 @@ cdef class CollectiveComm(NoticeComm):
 
         The algorithms are those of csrc/coll/barrier.c.
         """
-        cdef long long before = self._n_collectives
+        cdef long long before = self._s.n_collectives
         cdef int code
         cdef coll *c
         try:
@@ -300,12 +320,12 @@ cdef class CollectiveComm(NoticeComm):
             return 0
         place = None
         try:
-            if not _is_plain(buf, &view, PyBUF_WRITABLE if self.rank != root else 0):
-                place = _plain_of(buf, self.rank != root)
-                data = place.pack() if self.rank == root or place.direct else bytearray(place.nbytes)
+            if not _is_message(buf, &view, PyBUF_WRITABLE if self._rank != root else 0):
+                place = _plain_of(buf, self._rank != root)
+                data = place.pack() if self._rank == root or place.direct else bytearray(place.nbytes)
                 PyObject_GetBuffer(data, &view, PyBUF_ANY_CONTIGUOUS)
         except BaseException:
-            self._group._busy = False
+            self._s.group._busy = False
             raise
         with nogil:
             code = coll_bcast(c, COLL_DEFAULT, view.buf, view.len, root)
@@ -313,7 +333,7 @@ cdef class CollectiveComm(NoticeComm):
         if code != MSG_SUCCESS and self._repeat(c, code):
             return 0
         self._conclude(code, "bcast", root)
-        if place is not None and self.rank != root and not place.direct:
+        if place is not None and self._rank != root and not place.direct:
             place.unpack(_bytes_of(data))
         return 1
 
@@ -327,7 +347,7 @@ cdef class CollectiveComm(NoticeComm):
         root : int
             Rank of the root.
         """
-        cdef long long before = self._n_collectives
+        cdef long long before = self._s.n_collectives
         cdef int done
         try:
             done = self._bcast(buf, self._root(root))
@@ -363,21 +383,21 @@ cdef class CollectiveComm(NoticeComm):
         """Reduce plain buffers; return 0 if they are not plain or do not fit (then _reduce_any checks them)."""
         cdef Py_buffer out, into
         cdef int kind
-        cdef bint gets = everybody or self.rank == root
-        if op < 0 or _is_in_place(sendbuf) or not _is_plain(sendbuf, &out, 0):
+        cdef bint gets = everybody or self._rank == root
+        if op < 0 or _is_in_place(sendbuf) or not _is_message(sendbuf, &out, 0):
             return 0
         try:
-            kind = _type_of(&out)
-            if kind == COLL_NO_TYPE or (kind >= 8 and op > 3):
+            kind = _element_kind(sendbuf, &out)
+            if kind == COLL_NO_TYPE or (kind >= 8 and op > 3) or (kind >= 10 and op > 1):
                 return 0
             if not gets:
-                return self._reduce(out.buf, NULL, out.len // out.itemsize, kind, op, root, everybody)
-            if not _is_plain(recvbuf, &into, PyBUF_WRITABLE):
+                return self._reduce(out.buf, NULL, out.len // _kind_sizes[kind], kind, op, root, everybody)
+            if not _is_message(recvbuf, &into, PyBUF_WRITABLE):
                 return 0
             try:
-                if into.len != out.len or _type_of(&into) != kind:
+                if into.len != out.len or _element_kind(recvbuf, &into) != kind:
                     return 0
-                return self._reduce(out.buf, into.buf, out.len // out.itemsize, kind, op, root, everybody)
+                return self._reduce(out.buf, into.buf, out.len // _kind_sizes[kind], kind, op, root, everybody)
             finally:
                 PyBuffer_Release(&into)
         finally:
@@ -387,8 +407,8 @@ cdef class CollectiveComm(NoticeComm):
         """Reduce any buffers; return 0 if messages must do it."""
         cdef Py_buffer view, result
         cdef int kind, done
-        cdef bint gets = everybody or self.rank == root, in_place = _is_in_place(sendbuf) and gets
-        if number < 0 or self.size == 1:
+        cdef bint gets = everybody or self._rank == root, in_place = _is_in_place(sendbuf) and gets
+        if number < 0 or self._size <= 1:
             return 0
         into = _plain_of(recvbuf, True) if gets else None
         mine = into if in_place else _plain_of(sendbuf, False)
@@ -422,7 +442,7 @@ cdef class CollectiveComm(NoticeComm):
         op : Op, optional
             Operation. Default: SUM.
         """
-        cdef long long before = self._n_collectives
+        cdef long long before = self._s.n_collectives
         cdef int number, done
         op = _sum if op is None else op
         try:
@@ -448,7 +468,7 @@ cdef class CollectiveComm(NoticeComm):
         root : int
             Rank of the root.
         """
-        cdef long long before = self._n_collectives
+        cdef long long before = self._s.n_collectives
         cdef int number, done, at
         op = _sum if op is None else op
         try:
@@ -482,14 +502,15 @@ cdef class CollectiveComm(NoticeComm):
         """Exchange plain buffers of the right lengths; return 0 for others."""
         cdef Py_buffer out, into
         cdef Py_ssize_t each
-        if _is_in_place(sendbuf) or not _is_plain(sendbuf, &out, 0):
+        if self._size < 1 or _is_in_place(sendbuf) or not _is_message(
+                sendbuf, &out, 0, self._size if everything else 1):
             return 0
         try:
-            if not _is_plain(recvbuf, &into, PyBUF_WRITABLE):
+            if not _is_message(recvbuf, &into, PyBUF_WRITABLE, self._size):
                 return 0
             try:
-                each = into.len // self.size
-                if into.len % self.size or out.len != (into.len if everything else each):
+                each = into.len // self._size
+                if into.len % self._size or out.len != (into.len if everything else each):
                     return 0
                 return self._exchange(out.buf, into.buf, each, everything)
             finally:
@@ -502,22 +523,22 @@ cdef class CollectiveComm(NoticeComm):
         cdef Py_buffer view
         cdef int i, done
         cdef size_t each
-        if self.size == 1:
+        if self._size <= 1:
             return 0
-        into = _blocks_of(_plain_of(recvbuf, True, self.size), self.size)
+        into = _blocks_of(_plain_of(recvbuf, True, self._size), self._size)
         each = into[0].nbytes
-        work = bytearray(each * <size_t>self.size)
+        work = bytearray(each * <size_t>self._size)
         room = memoryview(work)
         if _is_in_place(sendbuf):
-            parts = into if everything else [into[self.rank]]
+            parts = into if everything else [into[self._rank]]
         elif everything:
-            parts = _blocks_of(_plain_of(sendbuf, False, self.size), self.size)
+            parts = _blocks_of(_plain_of(sendbuf, False, self._size), self._size)
         else:
             parts = [_plain_of(sendbuf, False)]
         for i, part in enumerate(parts):
             if part.nbytes != each:
                 return 0
-            i = i if everything else self.rank
+            i = i if everything else self._rank
             room[i * each:(i + 1) * each] = memoryview(part.pack())
         PyObject_GetBuffer(work, &view, PyBUF_ANY_CONTIGUOUS)
         try:
@@ -538,7 +559,7 @@ cdef class CollectiveComm(NoticeComm):
         sendbuf, recvbuf : buffer or list
             Data of this rank, or IN_PLACE if it is in `recvbuf`; memory for the data of all ranks.
         """
-        cdef long long before = self._n_collectives
+        cdef long long before = self._s.n_collectives
         cdef int done
         try:
             done = self._exchange_fast(sendbuf, recvbuf, False) or self._exchange_any(sendbuf, recvbuf, False)
@@ -556,7 +577,7 @@ cdef class CollectiveComm(NoticeComm):
         sendbuf, recvbuf : buffer or list
             Parts for all ranks, or IN_PLACE if they are in `recvbuf`; memory for the parts received.
         """
-        cdef long long before = self._n_collectives
+        cdef long long before = self._s.n_collectives
         cdef int done
         try:
             done = self._exchange_fast(sendbuf, recvbuf, True) or self._exchange_any(sendbuf, recvbuf, True)

@@ -10,6 +10,7 @@ cdef class MsgWorld
 cdef class MsgRequest
 cdef class MsgMessage
 cdef class MsgComm
+cdef class MsgType
 cdef class CollectiveGroup
 
 cdef object _message_error = None      # (code, text) -> exception

@@ -4,8 +4,10 @@
 # contexts are: the program's messages, collectives, long parts of pickled objects, creation of communicators, and
 # csrc/coll (group.pxi).
 
-from cpython.list cimport PyList_Check
-from cpython.tuple cimport PyTuple_Check
+from cpython.buffer cimport PyObject_CheckBuffer
+from cpython.list cimport PyList_Check, PyList_CheckExact
+from cpython.long cimport PyLong_CheckExact
+from cpython.tuple cimport PyTuple_Check, PyTuple_CheckExact
 
 cdef enum:
     CONTEXTS = 5           # contexts of the engine per communicator
@@ -13,7 +15,7 @@ cdef enum:
 
 cdef inline bint _is_plain(object buf, Py_buffer *view, int flags) except -1:
     """Pin `buf` if it is one contiguous buffer of numbers. Returns 0 if the general path has to interpret it."""
-    if PyList_Check(buf) or PyTuple_Check(buf) or buf is None:
+    if PyList_Check(buf) or PyTuple_Check(buf) or buf is None or not PyObject_CheckBuffer(buf):
         return 0
     PyObject_GetBuffer(buf, view, PyBUF_ANY_CONTIGUOUS | PyBUF_FORMAT | flags)
     if view.format != NULL and (view.format[0] == c'O' or (view.format[0] != 0 and view.format[1] != 0)):
@@ -22,58 +24,241 @@ cdef inline bint _is_plain(object buf, Py_buffer *view, int flags) except -1:
     return 1
 
 
+cdef class MsgType:
+    """Part of a datatype in C: what the short paths need of it.
+
+    `plain` is the size of an element in bytes if its elements lie side by side from offset 0, and 0 if not or if the
+    datatype is null. `kind` is the number of a basic type in csrc/coll, or -1.
+    """
+
+    cdef public Py_ssize_t plain
+    cdef public int kind
+
+    def __cinit__(self, *args, **options):
+        self.kind = -1
+
+
+cdef bint _is_plain_list(object spec, Py_buffer *view, int flags, Py_ssize_t blocks) except -1:
+    """Pin the buffer of [buffer, datatype], [buffer, count] or [buffer, count, datatype], if it is contiguous.
+
+    Sets `view.len` to the length of the elements. A count is that of one of `blocks` blocks. Returns 0 if the general
+    path has to interpret or to refuse the list.
+    """
+    cdef Py_ssize_t n = len(spec), count = -1, each
+    cdef MsgType kind = None
+    if n != 2 and n != 3:
+        return 0
+    what, last = spec[0], spec[n - 1]
+    if isinstance(last, MsgType):
+        kind = last
+        if kind.plain == 0:
+            return 0
+    elif n == 3:
+        return 0
+    if kind is None or n == 3:
+        number = spec[1]
+        if not PyLong_CheckExact(number):
+            return 0
+        count = number
+        if count < 0:
+            return 0
+    if what is None or not PyObject_CheckBuffer(what):
+        return 0
+    if kind is None:
+        if not _is_plain(what, view, flags):
+            return 0
+        each = view.itemsize
+    else:
+        PyObject_GetBuffer(what, view, PyBUF_ANY_CONTIGUOUS | flags)
+        each = kind.plain
+    if count < 0:
+        if view.len % (each * blocks):
+            PyBuffer_Release(view)
+            return 0
+    else:
+        if count > view.len // (each * blocks):
+            PyBuffer_Release(view)
+            return 0
+        view.len = count * blocks * each
+    return 1
+
+
+cdef inline bint _is_message(object buf, Py_buffer *view, int flags, Py_ssize_t blocks=1) except -1:
+    """Pin `buf` if it is one contiguous buffer, alone or in a list. Returns 0 if the general path interprets it."""
+    if PyList_CheckExact(buf) or PyTuple_CheckExact(buf):
+        return _is_plain_list(buf, view, flags, blocks)
+    return _is_plain(buf, view, flags)
+
+
+cdef class CommState:
+    """State that all handles of one communicator share."""
+
+    cdef int context               # first of the five contexts
+    cdef int own                   # context of the program's messages, negative once the communicator is freed
+    cdef long long n_collectives   # begun so far, in csrc/coll and by messages
+    cdef CollectiveGroup group     # of csrc/coll
+    cdef bint tried                # to create the group
+    cdef uint64_t oldest           # number of the oldest collective under way by messages, or 0
+    cdef uint64_t birth            # distinguishes it from earlier communicators of its number; same on all ranks
+    cdef bint freed
+    cdef long long n_objects       # long objects sent so far
+    cdef object name, info
+
+
+cdef CommState _null_state = CommState()    # of all null handles
+_null_state.context = _null_state.own = -65536
+_null_state.freed = True
+_null_state.name, _null_state.info = "MPI_COMM_NULL", {}
+
+
 cdef class MsgComm:
-    """Part of a communicator in C: its ranks, its contexts, and the calls whose overhead matters."""
+    """Part of a communicator in C: its ranks, its contexts, and the calls whose overhead matters.
+
+    An object is a handle. `MsgComm(world, number, ranks)` makes a communicator, `MsgComm(comm)` another handle of an
+    existing one, and `MsgComm()` a null handle. The handles of a communicator share its state.
+    """
 
     cdef readonly MsgWorld world
-    cdef readonly int rank, size, number
+    cdef readonly int number
+    cdef int _rank, _size
+    cdef CommState _s
     cdef int *_to            # world rank of each rank of this communicator, NULL if they are the same
     cdef int *_from          # rank in this communicator of each world rank, NULL if they are the same
-    cdef int _context        # first of the five contexts
-    cdef int _own            # context of the program's messages, negative once the communicator is freed
 
-    def __cinit__(self, MsgWorld world, int number, ranks=None, *args, **options):
-        cdef int i
-        self.world, self.number, self._context = world, number, number * CONTEXTS
-        self._own = self._context
-        self.rank, self.size = world.rank, world.size
-        if ranks is None:
-            return
-        self.size = len(ranks)
-        self._to = <int *>calloc(self.size + 1, sizeof(int))
-        self._from = <int *>calloc(world.size, sizeof(int))
+    def __cinit__(self, what=None, number=0, ranks=None, *args, **options):
+        cdef MsgComm other
+        cdef MsgWorld world
+        if isinstance(what, MsgWorld):
+            world = what
+            self._s = CommState()
+            self._s.name, self._s.info = "", {}
+            self.world, self.number, self._s.context = world, number, <int>number * CONTEXTS
+            self._s.own = self._s.context
+            self._rank, self._size = world.rank, world.size
+            if ranks is not None:
+                self._place([int(rank) for rank in ranks])
+        elif isinstance(what, MsgComm) and (<MsgComm>what)._s is not _null_state:
+            other = what
+            self.world, self.number, self._s = other.world, other.number, other._s
+            self._rank, self._size = other._rank, other._size
+            if other._to != NULL:
+                self._place(other.world_ranks())
+        else:
+            self.world, self.number, self._s = _null_world(), -1, _null_state
+            self._rank = -1
+
+    cdef int _place(self, list ranks) except -1:
+        """Set the tables of ranks: `ranks` are the world's, in the order of this communicator."""
+        cdef int i, there
+        self._size = len(ranks)
+        self._to = <int *>calloc(self._size + 1, sizeof(int))
+        self._from = <int *>calloc(self.world.size, sizeof(int))
         if self._to == NULL or self._from == NULL:
             raise MemoryError()
-        self.rank = -1
-        for i in range(world.size):
+        self._rank = -1
+        for i in range(self.world.size):
             self._from[i] = MSG_PROC_NULL
-        for i in range(self.size):
-            if not 0 <= <int>ranks[i] < world.size:
-                raise _message_error(MSG_ERR_RANK, f"rank must be 0 to {world.size - 1} in this world, got {ranks[i]}")
-            self._to[i] = ranks[i]
-            self._from[self._to[i]] = i
-            if self._to[i] == world.rank:
-                self.rank = i
+        for i in range(self._size):
+            if not 0 <= ranks[i] < self.world.size:
+                raise _message_error(MSG_ERR_RANK, f"rank must be 0 to {self.world.size - 1} in this world, "
+                                     f"got {ranks[i]}")
+            there = self._to[i] = ranks[i]
+            self._from[there] = i
+            if there == self.world.rank:
+                self._rank = i
+        return 0
 
     def __dealloc__(self):
         free(self._to)
         free(self._from)
+
+    cdef int _real(self) except -1:
+        """Raise ERR_COMM for a null handle."""
+        if self._s is _null_state:
+            raise _message_error(MSG_ERR_CONTEXT, "this communicator is COMM_NULL; this rank is not a member of it")
+        return 0
+
+    @property
+    def rank(self):
+        """Rank of this process in the communicator."""
+        self._real()
+        return self._rank
+
+    @property
+    def size(self):
+        """Number of ranks in the communicator."""
+        self._real()
+        return self._size
+
+    @property
+    def is_null(self):
+        """Whether this is a null handle."""
+        return self._s is _null_state
+
+    def nullify(self):
+        """Make this a null handle. The communicator and its other handles remain."""
+        free(self._to)
+        free(self._from)
+        self._to = self._from = NULL
+        self.world, self.number, self._s = _null_world(), -1, _null_state
+        self._rank, self._size = -1, 0
+
+    def shares(self, MsgComm other):
+        """Return whether both are handles of the same communicator."""
+        return self._s is other._s
+
+    @property
+    def _freed(self):
+        """Whether the communicator has been freed."""
+        return self._s.freed
+
+    @_freed.setter
+    def _freed(self, bint freed):
+        self._s.freed = freed
+
+    @property
+    def _name(self):
+        return self._s.name
+
+    @_name.setter
+    def _name(self, str name):
+        self._real()
+        self._s.name = name
+
+    @property
+    def _info(self):
+        return self._s.info
+
+    @_info.setter
+    def _info(self, info):
+        self._real()
+        self._s.info = info
+
+    @property
+    def _n_objects(self):
+        return self._s.n_objects
+
+    @_n_objects.setter
+    def _n_objects(self, long long number):
+        self._s.n_objects = number
 
     cdef inline int _back(self, int rank) noexcept nogil:
         return self._from[rank] if self._from != NULL else rank
 
     cdef int _target(self, int rank, bint receive) except -10:
         """Translate a rank to a world rank; keep wildcards. Raises ERR_RANK if this communicator has no such rank."""
-        if 0 <= rank < self.size:
+        if 0 <= rank < self._size:
             return self._to[rank] if self._to != NULL else rank
         if rank == MSG_PROC_NULL or (receive and rank == MSG_ANY_SOURCE):
             return rank
-        raise _message_error(MSG_ERR_RANK, f"rank must be 0 to {self.size - 1}"
+        self._real()
+        raise _message_error(MSG_ERR_RANK, f"rank must be 0 to {self._size - 1}"
                              + (", ANY_SOURCE" if receive else "") + f" or PROC_NULL in this communicator, got {rank}")
 
     def world_ranks(self):
         """Return the world ranks of this communicator's ranks, in order."""
-        return list(range(self.size)) if self._to == NULL else [self._to[i] for i in range(self.size)]
+        self._real()
+        return list(range(self._size)) if self._to == NULL else [self._to[i] for i in range(self._size)]
 
     cdef int _at(self, int part) except -1:
         """Return the context of a part.
@@ -81,20 +266,20 @@ cdef class MsgComm:
         The program's context ends when the communicator is freed; the other contexts end with the last pending
         operation.
         """
-        cdef int context = self._context + part if part else self._own
+        cdef int context = self._s.context + part if part else self._s.own
         if context < 0:
             raise _message_error(MSG_ERR_CONTEXT, "this communicator has been freed")
         return context
 
     def close_own(self):
         """Refuse new operations of the program. Pending operations continue."""
-        self._own = -1
+        self._s.own = -1
 
     def forget(self):
         """Retire all contexts, so that no late message reaches the next communicator with the same number."""
-        if self._context >= 0 and self.world._w != NULL and self.world._generation == _generation:
-            msg_retire(self.world._w, self._context, CONTEXTS)
-        self._own = self._context = -65536
+        if self._s.context >= 0 and self.world._w != NULL and self.world._generation == _generation:
+            msg_retire(self.world._w, self._s.context, CONTEXTS)
+        self._s.own = self._s.context = -65536
 
     def probe_other_tag(self, int part, int mask, int tag, MsgStatus status):
         """Return whether a message has arrived whose tag differs from `tag` but equals it in the bits of `mask`.
@@ -181,14 +366,14 @@ cdef class MsgComm:
         Request
         """
         cdef Py_buffer view
-        if _is_plain(buf, &view, 0):
+        if _is_message(buf, &view, 0):
             return self._begin(&view, dest, tag, MSG_STANDARD, False)
         return self._start(buf, dest, tag, MSG_STANDARD)
 
     def Issend(self, buf, int dest, int tag=0):
         """Start to send a buffer in synchronous mode; the request completes after the matching receive has started."""
         cdef Py_buffer view
-        if _is_plain(buf, &view, 0):
+        if _is_message(buf, &view, 0):
             return self._begin(&view, dest, tag, MSG_SYNCHRONOUS, False)
         return self._start(buf, dest, tag, MSG_SYNCHRONOUS)
 
@@ -209,7 +394,7 @@ cdef class MsgComm:
         Request
         """
         cdef Py_buffer view
-        if _is_plain(buf, &view, PyBUF_WRITABLE):
+        if _is_message(buf, &view, PyBUF_WRITABLE):
             return self._begin(&view, source, tag, MSG_STANDARD, True)
         return self._await(buf, source, tag)
 
@@ -248,7 +433,7 @@ cdef class MsgComm:
             ERR_PROC_FAILED if the destination has failed.
         """
         cdef Py_buffer view
-        if self.world.n_active == 0 and _is_plain(buf, &view, 0):
+        if self.world.n_active == 0 and _is_message(buf, &view, 0):
             self._send_fast(&view, dest, tag, MSG_STANDARD)
         else:
             self._send_any(buf, dest, tag, MSG_STANDARD)
@@ -256,7 +441,7 @@ cdef class MsgComm:
     def Ssend(self, buf, int dest, int tag=0):
         """Send a buffer in synchronous mode; return after the matching receive has started."""
         cdef Py_buffer view
-        if self.world.n_active == 0 and _is_plain(buf, &view, 0):
+        if self.world.n_active == 0 and _is_message(buf, &view, 0):
             self._send_fast(&view, dest, tag, MSG_SYNCHRONOUS)
         else:
             self._send_any(buf, dest, tag, MSG_SYNCHRONOUS)
@@ -284,7 +469,7 @@ cdef class MsgComm:
         cdef msg_status result
         cdef int code, target, context
         cdef msg_world *w
-        if self.world.n_active or not _is_plain(buf, &view, PyBUF_WRITABLE):
+        if self.world.n_active or not _is_message(buf, &view, PyBUF_WRITABLE):
             self._recv_any(buf, source, tag, status)
             return
         try:

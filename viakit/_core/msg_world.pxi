@@ -131,6 +131,8 @@ cdef class MsgWorld:
 
     cdef int _refuse(self) except -1:
         """Raise the reason why this world cannot be used."""
+        if self._orphans is None:  # the world of null handles, which is never opened
+            raise _message_error(MSG_ERR_CONTEXT, "this communicator is COMM_NULL; this rank is not a member of it")
         if self._generation != _generation:
             raise _message_error(MSG_ERR_PROCESS, "this communicator was opened before a fork and belongs to the "
                                  "parent process: a call in the child is an error. Open a world of a job of its own "
@@ -343,3 +345,14 @@ cdef class MsgWorld:
         """Let the schedules of this process (non-blocking collectives, parts of objects) make progress."""
         for schedule in list(self.schedules):
             schedule._step()
+
+
+cdef MsgWorld _no_world = None
+
+
+cdef MsgWorld _null_world():
+    """Return the world of null handles. It is never open, so each call on it is refused."""
+    global _no_world
+    if _no_world is None:
+        _no_world = MsgWorld.__new__(MsgWorld)
+    return _no_world

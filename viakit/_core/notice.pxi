@@ -15,14 +15,20 @@ ERR_LEFT, ERR_COLLECTIVE = MSG_ERR_LEFT, MSG_ERR_COLLECTIVE
 cdef class NoticeComm(MsgComm):
     """Control messages of a communicator. Those of an earlier communicator of the same number are dropped."""
 
-    cdef public uint64_t birth                 # distinguishes it from earlier ones of its number; same on all ranks
-    cdef uint64_t _oldest                      # number of the oldest collective under way by messages, or 0
+    @property
+    def birth(self):
+        """Number that distinguishes the communicator from earlier ones of its number; the same on all ranks."""
+        return self._s.birth
+
+    @birth.setter
+    def birth(self, uint64_t birth):
+        self._s.birth = birth
 
     def notice(self, int64_t code, uint64_t number, int origin, int tag, bytes reason):
         """Return the notice that this rank gives up a collective, as bytes."""
         cdef coll_word word
         memset(&word, 0, sizeof(word))
-        word.code, word.number, word.birth, word.origin, word.tag = code, number, self.birth, origin, tag
+        word.code, word.number, word.birth, word.origin, word.tag = code, number, self._s.birth, origin, tag
         memcpy(word.reason, <const char *>reason, min(len(reason), COLL_REASON_LEN - 1))
         return PyBytes_FromStringAndSize(<char *>&word, sizeof(word))
 
@@ -31,7 +37,7 @@ cdef class NoticeComm(MsgComm):
         cdef coll_note note
         memset(&note, 0, sizeof(note))
         note.number, note.algorithm, note.root, note.birth, note.oldest = (
-            number, COLL_NOTE_MESSAGES, tag, self.birth, self._oldest)
+            number, COLL_NOTE_MESSAGES, tag, self._s.birth, self._s.oldest)
         return PyBytes_FromStringAndSize(<char *>&note, sizeof(note))
 
     cdef int _take_control(self, int tag, void *what, size_t length, int *source) except -1:
@@ -54,7 +60,7 @@ cdef class NoticeComm(MsgComm):
         cdef int source
         while self._take_control(tag, &word, sizeof(word), &source):
             word.reason[COLL_REASON_LEN - 1] = 0
-            if word.birth == self.birth:
+            if word.birth == self._s.birth:
                 return self._back(source), word.code, word.number, word.origin, word.tag, <bytes>(<char *>word.reason)
         return None
 
@@ -67,7 +73,7 @@ cdef class NoticeComm(MsgComm):
         cdef coll_note note
         cdef int source
         while self._take_control(COLL_TAG_NOTE, &note, sizeof(note), &source):
-            if note.birth == self.birth:
+            if note.birth == self._s.birth:
                 name = "setting up" if note.operation == 0 else _text(coll_operation_name(note.operation))
                 return (self._back(source), note.number, "" if note.algorithm & COLL_NOTE_MESSAGES else name, note.root,
                         note.oldest)

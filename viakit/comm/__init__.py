@@ -125,7 +125,7 @@ def world(protocol: str | None = None, *, policy: str | None = None, timeout_s: 
                 found = world_over_mpi()
             else:
                 found = Intracomm(_open(_complete(protocol, wish, source), limit), 0)
-                found.name = "MPI_COMM_WORLD"
+                found.name, found._predefined = "MPI_COMM_WORLD", True
             _worlds[os.getpid(), protocol] = found
         return found
 
@@ -213,18 +213,19 @@ def _seal_for(
 
 def self_of(comm: Any) -> Intracomm:
     """Return the communicator of this rank alone, which belongs to a world."""
-    found = _worlds.get((os.getpid(), f"self of {id(comm)}"))
+    found = _worlds.get((os.getpid(), f"self of {id(comm.world)}"))
     if found is None:
         found = Intracomm(comm.world, 1, [comm.world.rank])
-        found.name = "MPI_COMM_SELF"
-        _worlds[os.getpid(), f"self of {id(comm)}"] = found
+        found.name, found._predefined = "MPI_COMM_SELF", True
+        _worlds[os.getpid(), f"self of {id(comm.world)}"] = found
     return found
 
 
-def again(alone: bool) -> Any:
-    """Return COMM_WORLD or COMM_SELF for a pickle."""
+def again(alone: bool, kind: type[Any] = Intracomm) -> Any:
+    """Return COMM_WORLD or COMM_SELF for a pickle; for a class other than theirs a handle of it."""
     everybody = world()
-    return self_of(everybody) if alone else everybody
+    found = self_of(everybody) if alone else everybody
+    return found if kind is type(found) else found._handle(kind)
 
 
 def _leave(opened: World, process: int) -> None:

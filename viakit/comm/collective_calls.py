@@ -71,8 +71,6 @@ class Collectives(PointToPoint):
     already is in the other buffer.
     """
 
-    _freed: bool
-
     def _run(self, made: Made) -> Any:
         step, schedule = made
         return run(self, schedule, step)

@@ -12,8 +12,10 @@ from viakit.base.words import counted
 from viakit.comm import attributes, collective, errors
 from viakit.comm.attributes import HasAttributes
 from viakit.comm.between import Between, Copies, Flushes
+from viakit.comm.buffers import host
 from viakit.comm.cart import Grid
 from viakit.comm.collective_calls import Collectives
+from viakit.comm.comm_handle import CommHandle
 from viakit.comm.datatype import UNDEFINED
 from viakit.comm.errhandler import HasErrhandler
 from viakit.comm.errors import error
@@ -35,7 +37,7 @@ errors._setup()
 COMM_TYPE_SHARED, TAG_MOST = 0, attributes.TAG_MOST
 
 
-class Comm(Copies, Flushes, Partitioned, Collectives, HasAttributes, HasErrhandler, Numbered):
+class Comm(CommHandle, Copies, Flushes, Partitioned, Collectives, HasAttributes, HasErrhandler, Numbered):
     """Base class of communicators: a set of ranks whose messages are separate from all other messages.
 
     ``MPI.Comm`` of mpi4py. Without an argument the constructor returns ``COMM_NULL``.
@@ -48,29 +50,30 @@ class Comm(Copies, Flushes, Partitioned, Collectives, HasAttributes, HasErrhandl
         Number of ranks.
     """
 
-    world: World
+    world: World  # type: ignore[assignment]
     _family = _kind_of_keys = _kind_of_handlers = "Comm"
 
-    def __new__(cls, world: Any = None, *args: Any) -> Any:
-        """Return COMM_NULL without an argument, or *world* itself if it is a communicator of this class."""
-        if world is None or isinstance(world, _NullComm):
-            return _NullComm()
-        if isinstance(world, cls):
-            return world
-        if not isinstance(world, World):
-            raise TypeError(
-                f"{cls.__name__}() takes no argument or a {cls.__name__}, got {type(world).__name__}; "
-                "use Dup, Split or Create to make a new communicator"
-            )
-        return super().__new__(cls, world, *args)
+    def __new__(cls, comm: Any = None, *args: Any, **options: Any) -> Any:
+        """Return a new handle of *comm*, or a null handle without an argument.
 
-    def __init__(self, world: Any, number: int = 0, ranks: Sequence[int] | None = None) -> None:
-        if world is self:
+        Handles of one communicator share its messages and its state. The class of a handle may be a subclass of
+        viakit's, so ``class MyComm(MPI.Intracomm)`` gives a communicator methods of its own.
+        """
+        if isinstance(comm, World):  # a new communicator: (world, number, ranks, ...)
+            return super().__new__(cls, comm, *args)
+        if comm is None or (isinstance(comm, Comm) and comm.is_null):
+            return super().__new__(cls)
+        if not isinstance(comm, Comm) or not cls._takes(comm):
+            raise TypeError(
+                f"{cls.__name__}() takes no argument or a communicator of this kind, got {type(comm).__name__}; use "
+                "Dup, Split or Create to make a new communicator"
+            )
+        return comm._handle(cls)
+
+    def __init__(self, world: Any = None, number: Any = 0, ranks: Any = None, **options: Any) -> None:
+        if not isinstance(world, World):
             return
-        self._info: dict[str, str] = {}
         self._spare = []
-        self._name = ""
-        self._freed = False
         self._attributes: dict[int, Any] = {}
         self._given_up: list[int] = []  # numbers of the collectives that this rank abandoned
         self._pending: set[int] = set()  # numbers of the collectives by messages that are under way
@@ -78,29 +81,8 @@ class Comm(Copies, Flushes, Partitioned, Collectives, HasAttributes, HasErrhandl
         self._seal_group: SealGroup | None = None
         self.birth = world.used[number]
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Comm):
-            return NotImplemented
-        return other.world is self.world and other.number == self.number
-
-    def __hash__(self) -> int:
-        return hash((id(self.world), self.number))
-
-    def __bool__(self) -> bool:
-        return not self._freed
-
     def _identity(self) -> Any:
         return None if self._freed else self._attributes  # one dictionary for all handles
-
-    def __repr__(self) -> str:
-        return f"<viakit MPI.{type(self).__name__} {self._name!r}: rank {self.rank} of {self.size}>"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        if self.number > 1:
-            raise ValueError("only COMM_WORLD and COMM_SELF can be pickled; pickle the ranks of the group instead")
-        from viakit import comm
-
-        return (comm.again, (self.number == 1,))
 
     def seal_group(self) -> SealGroup:
         """Return the ranks of this communicator as the tags of its objects name them."""
@@ -153,6 +135,8 @@ class Comm(Copies, Flushes, Partitioned, Collectives, HasAttributes, HasErrhandl
             IDENT for the same communicator, CONGRUENT for the same ranks in the same order, SIMILAR for the same ranks
             in another order, UNEQUAL otherwise.
         """
+        self._alive()
+        comm._alive()
         if self == comm:
             return IDENT
         if self.is_inter != comm.is_inter:
@@ -165,6 +149,7 @@ class Comm(Copies, Flushes, Partitioned, Collectives, HasAttributes, HasErrhandl
 
     def Get_info(self) -> Any:
         """Return a copy of the hints set with `Set_info`."""
+        self._alive()
         return Info.Create(self._info)
 
     def Set_info(self, info: Any) -> None:
@@ -274,7 +259,7 @@ class Comm(Copies, Flushes, Partitioned, Collectives, HasAttributes, HasErrhandl
         buf : writable buffer
             Memory that holds the messages until they have been sent.
         """
-        self.world.attach(buf)
+        self.world.attach(host(buf))
 
     def Detach_buffer(self) -> Any:
         """Wait until all buffered sends have been transmitted, then detach and return the buffer."""
@@ -306,21 +291,24 @@ class Comm(Copies, Flushes, Partitioned, Collectives, HasAttributes, HasErrhandl
         Comm
             A communicator of the same class.
         """
+        self._alive()
         with self._refusing():
             said = dict(self._info if info is None else info or {})
         made: Self = self._dup()
         made._info = said
         self._copy_attributes(made)
-        return made
+        return made if type(made) is type(self) else made._handle(type(self))
 
     def Dup_with_info(self, info: Any) -> Self:
         """Duplicate the communicator and attach *info* to the copy. Collective."""
         return self.Dup(info)
 
+    def Clone(self) -> Self:
+        """Duplicate the communicator: a new handle of the same class. Collective."""
+        return self.Dup()
+
     def _dup(self) -> Any:
         return self._new(Intracomm, self.world.take_number(self.allgather)[0], self.world_ranks())
-
-    Clone = Dup
 
     def Split(self, color: int = 0, key: int = 0) -> Intracomm:
         """Split communicator by color and key. Collective.
@@ -342,6 +330,7 @@ class Comm(Copies, Flushes, Partitioned, Collectives, HasAttributes, HasErrhandl
         Exception
             ERR_ARG if the color is negative and not UNDEFINED.
         """
+        self._alive()
         with self._refusing():
             color, key = int(color), int(key)
             if color < 0 and color != UNDEFINED:
@@ -375,6 +364,7 @@ class Comm(Copies, Flushes, Partitioned, Collectives, HasAttributes, HasErrhandl
             COMM_NULL if the type is UNDEFINED.
         """
         del info
+        self._alive()
         with self._refusing():
             key = int(key)
         if split_type == UNDEFINED:
@@ -390,6 +380,7 @@ class Comm(Copies, Flushes, Partitioned, Collectives, HasAttributes, HasErrhandl
         Intracomm
             COMM_NULL on ranks outside the group.
         """
+        self._alive()
         with self._refusing():
             ranks = list(group._ranks)
             if not set(ranks) <= set(self.world_ranks()):
@@ -436,10 +427,9 @@ class Comm(Copies, Flushes, Partitioned, Collectives, HasAttributes, HasErrhandl
         Exception
             ERR_COMM for COMM_WORLD and COMM_SELF, and for a communicator that has been freed.
         """
+        self._alive()
         if self.number < 2:
             raise error("ERR_COMM", "COMM_WORLD and COMM_SELF cannot be freed")
-        if self._freed:
-            raise error("ERR_COMM", "this communicator has been freed already")
         self._delete_attributes()
         forget(self._family, self._attributes)
         step = Step(self, "barrier")
@@ -452,13 +442,11 @@ class Comm(Copies, Flushes, Partitioned, Collectives, HasAttributes, HasErrhandl
     def _let_go(self) -> None:
         """Release the number of a freed communicator once its last schedule, which may still send, has ended."""
         mine = self._freed and self.world.used.get(self.number) == self.birth  # The number may have been reused.
-        if mine and self not in list(self.world.schedules.values()):
+        if mine and not any(self.shares(other) for other in list(self.world.schedules.values())):
             self.forget()
             self.world.used.pop(self.number)
 
     Disconnect = Free
-
-    free = Free
 
 
 class Intracomm(Topologies, Between, Comm):
@@ -491,6 +479,7 @@ class Intracomm(Topologies, Between, Comm):
             If `periods` and `dims` have different lengths.
         """
         del reorder
+        self._alive()
         with self._refusing():
             # A grid of no dimension has one rank.
             shape = [int(d) for d in ([dims] if isinstance(dims, int) else dims)]
@@ -522,9 +511,22 @@ class Topocomm(Neighbors, Intracomm):
 class Cartcomm(Grid, Topocomm):
     """Communicator whose ranks form a Cartesian grid: ``MPI.Cartcomm``."""
 
-    def __init__(self, world: World, number: int, ranks: Sequence[int], dims: list[int], periods: list[bool]) -> None:
+    def __init__(
+        self,
+        world: Any = None,
+        number: Any = 0,
+        ranks: Any = None,
+        dims: Any = None,
+        periods: Any = None,
+        **options: Any,
+    ) -> None:
         super().__init__(world, number, ranks)
-        self._dims, self._periods = dims, periods
+        if isinstance(world, World):
+            self._dims, self._periods = dims, periods
+
+    @classmethod
+    def _takes(cls, comm: Comm) -> bool:
+        return isinstance(comm, Cartcomm)
 
     def Sub(self, remain_dims: Sequence[bool]) -> Cartcomm:
         """Split the grid into subgrids that keep some of the dimensions. Collective.
@@ -557,34 +559,4 @@ class Cartcomm(Grid, Topocomm):
         return Cartcomm(plain.world, plain.number, plain.world_ranks(), list(self._dims), list(self._periods))
 
 
-class _NullComm:
-    """The null communicator: ``MPI.COMM_NULL``."""
-
-    name = "MPI_COMM_NULL"
-
-    def Get_name(self) -> str:
-        """Return "MPI_COMM_NULL"."""
-        return self.name
-
-    def __reduce__(self) -> Any:
-        return "COMM_NULL" if self is COMM_NULL else (_NullComm, ())
-
-    def __bool__(self) -> bool:
-        return False
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _NullComm) or (isinstance(other, Comm) and other._freed)
-
-    def __hash__(self) -> int:
-        return 0
-
-    def __repr__(self) -> str:
-        return "MPI.COMM_NULL"
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        raise error("ERR_COMM", f"COMM_NULL has no {name}; this rank is not a member of the communicator")
-
-
-COMM_NULL: Any = _NullComm()
+COMM_NULL: Any = Comm()

@@ -12,14 +12,18 @@ from typing import Any
 
 import numpy as np
 
+from viakit import _core
 from viakit.base.words import counted
+from viakit.comm.buffers import host
+from viakit.comm.contents import Made
 from viakit.comm.errors import error
+from viakit.comm.handle import Numbered
 
 ORDER_C, ORDER_F = 0, 1
 UNDEFINED = -32766
 
 
-class Datatype:
+class Datatype(Numbered, Made, _core.MsgType):
     """Layout of the elements of a message: ``MPI.Datatype``.
 
     Attributes
@@ -38,15 +42,47 @@ class Datatype:
         Whether consecutive elements have no gap.
     """
 
-    def __init__(
-        self,
+    _family = "Datatype"
+    name: str
+    _token: object  # the same in all handles of one datatype
+
+    def __new__(cls, datatype: Any = None) -> Any:
+        """Return another handle of *datatype*, or a null handle without an argument."""
+        if datatype is not None and not isinstance(datatype, Datatype):
+            raise TypeError(f"{cls.__name__}() takes no argument or a Datatype, got {type(datatype).__name__}")
+        made = super().__new__(cls)
+        if datatype is None:
+            return made._fill([], 0, 0, None, "MPI_DATATYPE_NULL", "null")
+        made.__dict__.update(datatype.__dict__)
+        made.plain, made.kind = datatype.plain, datatype.kind
+        made._constant_name = ""
+        return made
+
+    def __init__(self, datatype: Any = None) -> None:
+        del datatype
+
+    @classmethod
+    def _of(
+        cls,
         blocks: Sequence[tuple[int, int]],
         lb: int,
         extent: int,
         dtype: np.dtype | None = None,
         name: str = "",
-        combiner: str = "named",
-    ) -> None:
+        combiner: str = "NAMED",
+    ) -> Datatype:
+        """Make a datatype of byte blocks (offset, length)."""
+        return _core.MsgType.__new__(cls)._fill(blocks, lb, extent, dtype, name, combiner)
+
+    def _fill(
+        self,
+        blocks: Sequence[tuple[int, int]],
+        lb: int,
+        extent: int,
+        dtype: np.dtype | None,
+        name: str,
+        combiner: str,
+    ) -> Datatype:
         merged: list[tuple[int, int]] = []
         for offset, length in blocks:
             if length == 0:
@@ -60,20 +96,52 @@ class Datatype:
         self.lb, self.extent = lb, extent
         self.dtype = dtype  # None if the element consists of bytes or of several types
         self.name = name
-        self._combiner = combiner
+        self._made_by(combiner, [], {})
         self.contiguous = self.size == extent and len(merged) <= 1 and (not merged or merged[0][0] == 0)
         self._index: np.ndarray | None = None
+        self._constant_name = ""
+        self._token = object()
+        self.plain = self.size if self.contiguous and combiner != "null" else 0
+        whole = dtype is not None and dtype.isnative and self.plain
+        self.kind = _core._COLL_KINDS.get((dtype.kind, dtype.itemsize), -1) if dtype is not None and whole else -1
+        return self
+
+    def _again(self) -> Datatype:
+        """Return this datatype if it is predefined, and otherwise another handle of it."""
+        return self if self._constant_name else Datatype(self)
+
+    def _another(self) -> Datatype:
+        return self._again()
+
+    def _identity(self) -> Any:
+        return None if self._combiner == "null" else self._token
 
     def __repr__(self) -> str:
-        return f"<viakit MPI.Datatype {self.name or self._combiner} of {counted(self.size, 'byte')}>"
+        return f"<viakit MPI.Datatype {self.name or self._combiner.lower()} of {counted(self.size, 'byte')}>"
 
     def __bool__(self) -> bool:
         return self._combiner != "null"
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Datatype):
+            return NotImplemented
+        return self._identity() is other._identity()
+
+    def __hash__(self) -> int:
+        if self._combiner == "null":
+            raise TypeError("unhashable: a null Datatype")
+        return hash(id(self._token))
+
     def __reduce__(self) -> tuple[Any, ...]:
-        if self._combiner in ("named", "null"):
-            return (_named, (self.name,))
-        return (Datatype, (self._blocks, self.lb, self.extent, self.dtype, self.name, self._combiner))
+        if self._constant_name:
+            return (named, (self._constant_name,))
+        if self._combiner in ("NAMED", "null"):
+            return (type(self), (named("DATATYPE_NULL") if self._combiner == "null" else self._named_twin(),))
+        base, kind, arguments = self.decode()
+        return (_remade, (base, kind, arguments, self.name))
+
+    def _named_twin(self) -> Datatype:
+        return next(datatype for datatype in NAMED.values() if datatype == self)
 
     # ------------------------------------------------------------ properties
 
@@ -100,12 +168,12 @@ class Datatype:
     @property
     def is_predefined(self) -> bool:
         """Whether the datatype is predefined by MPI."""
-        return self._combiner in ("named", "null")
+        return self._combiner in ("NAMED", "null") or self._combiner.startswith("F90")
 
     @property
     def is_named(self) -> bool:
-        """Whether the datatype is predefined by MPI."""
-        return self.is_predefined
+        """Whether the datatype has a name of MPI's: it is no derived one."""
+        return self._combiner in ("NAMED", "null")
 
     @property
     def typechar(self) -> str:
@@ -115,22 +183,33 @@ class Datatype:
     @property
     def typestr(self) -> str:
         """Type string of the NumPy dtype, such as ``"<f8"``; ``"V"`` and the extent without a dtype."""
-        return f"V{self.extent}" if self.dtype is None else self.dtype.str
+        return f"V{self.extent}" if self.dtype is None or self.dtype.kind == "V" else self.dtype.str
 
     def tocode(self) -> str:
-        """Return the character code of the NumPy dtype."""
+        """Return the character code of the NumPy dtype.
+
+        Raises
+        ------
+        ValueError
+            If the datatype is not that of one number.
+        """
+        if self.dtype is None or self.dtype.kind == "V" or self.size != self.dtype.itemsize:
+            raise ValueError(f"{self!r} has no type code; only datatypes of one number have")
         return self.typechar
 
     def Get_size(self) -> int:
         """Return the number of data bytes in one element."""
+        self._valid()
         return self.size
 
     def Get_extent(self) -> tuple[int, int]:
         """Return the lower bound and the extent in bytes."""
+        self._valid()
         return (self.lb, self.extent)
 
     def Get_true_extent(self) -> tuple[int, int]:
         """Return the true lower bound and the true extent in bytes, which cover only the bytes in use."""
+        self._valid()
         return (self.true_lb, self.true_extent)
 
     def Get_name(self) -> str:
@@ -139,10 +218,12 @@ class Datatype:
 
     def Set_name(self, name: str) -> None:
         """Set the name of the datatype."""
+        self._valid()
         self.name = name
 
     def Commit(self) -> Datatype:
         """Commit the datatype and return it. In viakit every datatype is usable at once."""
+        self._valid()
         return self
 
     def Free(self) -> None:
@@ -153,13 +234,23 @@ class Datatype:
         Exception
             ERR_TYPE if the datatype is predefined.
         """
+        self._valid()
         if self.is_predefined:
             raise error("ERR_TYPE", f"{self.name} is predefined and cannot be freed")
-        self._combiner = "null"
+        self._combiner, self.plain = "null", 0
+
+    def free(self) -> None:
+        """Free the datatype, unless it is predefined or null. Another handle of a predefined one becomes null."""
+        if not self._constant_name:
+            self._combiner, self.plain = "null", 0
 
     def Dup(self) -> Datatype:
         """Duplicate the datatype."""
-        return Datatype(self._blocks, self.lb, self.extent, self.dtype, self.name, "dup")
+        self._valid()
+        made = Datatype._of(self._blocks, self.lb, self.extent, self.dtype, self.name)
+        return made._made_by("DUP", [self], {})
+
+    Create_dup = Dup
 
     # ------------------------------------------------------------ derived datatypes
 
@@ -168,16 +259,18 @@ class Datatype:
             return [(start, count * self.size)]
         return [(start + i * step + offset, length) for i in range(count) for offset, length in self._blocks]
 
-    def _made(self, blocks: list[tuple[int, int]], combiner: str, starts: list[tuple[int, int]]) -> Datatype:
+    def _made(self, blocks: list[tuple[int, int]], starts: list[tuple[int, int]]) -> Datatype:
         """Derive a datatype and compute its bounds from `starts`: (displacement, number of elements) of each run."""
+        self._valid()
         used = [(d, n) for d, n in starts if n]
         lower = min((d + self.lb for d, n in used), default=0)
         upper = max((d + (n - 1) * self.extent + self.lb + self.extent for d, n in used), default=0)
-        return Datatype(blocks, lower, upper - lower, self.dtype, "", combiner)
+        return Datatype._of(blocks, lower, upper - lower, self.dtype)
 
     def Create_contiguous(self, count: int) -> Datatype:
         """Create a datatype of *count* consecutive elements."""
-        return self._made(self._repeat(_count(count), self.extent), "contiguous", [(0, count)])
+        made = self._made(self._repeat(_count(count), self.extent), [(0, count)])
+        return made._made_by("CONTIGUOUS", [self], {"count": count})
 
     def Create_vector(self, count: int, blocklength: int, stride: int) -> Datatype:
         """Create a datatype of equally spaced blocks.
@@ -191,15 +284,19 @@ class Datatype:
         stride : int
             Distance between the starts of two blocks, in elements.
         """
-        return self.Create_hvector(count, blocklength, stride * self.extent)
+        made = self.Create_hvector(count, blocklength, stride * self.extent)
+        return made._made_by("VECTOR", [self], {"count": count, "blocklength": blocklength, "stride": stride})
 
     def Create_hvector(self, count: int, blocklength: int, stride: int) -> Datatype:
         """Create a datatype of equally spaced blocks, with *stride* in bytes."""
-        return self.Create_hindexed([blocklength] * _count(count), [i * stride for i in range(count)])
+        made = self.Create_hindexed([blocklength] * _count(count), [i * stride for i in range(count)])
+        return made._made_by("HVECTOR", [self], {"count": count, "blocklength": blocklength, "stride": stride})
 
     def Create_indexed(self, blocklengths: Sequence[int], displacements: Sequence[int]) -> Datatype:
         """Create a datatype of blocks with individual lengths and displacements, both in elements."""
-        return self.Create_hindexed(blocklengths, [d * self.extent for d in displacements])
+        made = self.Create_hindexed(blocklengths, [d * self.extent for d in displacements])
+        arguments = {"blocklengths": list(blocklengths), "displacements": list(displacements)}
+        return made._made_by("INDEXED", [self], arguments)
 
     def Create_hindexed(self, blocklengths: Sequence[int], displacements: Sequence[int]) -> Datatype:
         """Create a datatype of blocks with individual lengths in elements and displacements in bytes."""
@@ -212,15 +309,21 @@ class Datatype:
         blocks: list[tuple[int, int]] = []
         for length, displacement in zip(blocklengths, displacements, strict=True):
             blocks += self._repeat(_count(length), self.extent, displacement)
-        return self._made(blocks, "indexed", list(zip(displacements, blocklengths, strict=True)))
+        made = self._made(blocks, list(zip(displacements, blocklengths, strict=True)))
+        arguments = {"blocklengths": list(blocklengths), "displacements": list(displacements)}
+        return made._made_by("HINDEXED", [self], arguments)
 
     def Create_indexed_block(self, blocklength: int, displacements: Sequence[int]) -> Datatype:
         """Create a datatype of blocks of one length, with displacements in elements."""
-        return self.Create_indexed([blocklength] * len(displacements), displacements)
+        made = self.Create_indexed([blocklength] * len(displacements), displacements)
+        arguments = {"blocklength": blocklength, "displacements": list(displacements)}
+        return made._made_by("INDEXED_BLOCK", [self], arguments)
 
     def Create_hindexed_block(self, blocklength: int, displacements: Sequence[int]) -> Datatype:
         """Create a datatype of blocks of one length, with displacements in bytes."""
-        return self.Create_hindexed([blocklength] * len(displacements), displacements)
+        made = self.Create_hindexed([blocklength] * len(displacements), displacements)
+        arguments = {"blocklength": blocklength, "displacements": list(displacements)}
+        return made._made_by("HINDEXED_BLOCK", [self], arguments)
 
     @classmethod
     def Create_struct(
@@ -240,12 +343,15 @@ class Datatype:
         blocks: list[tuple[int, int]] = []
         lower, upper = [], []
         for length, displacement, datatype in zip(blocklengths, displacements, datatypes, strict=True):
+            datatype._valid()
             if length:
                 blocks += datatype._repeat(_count(length), datatype.extent, displacement)
                 lower.append(displacement + datatype.lb)
                 upper.append(displacement + datatype.lb + length * datatype.extent)
         start = min(lower, default=0)
-        return cls(blocks, start, max(upper, default=0) - start, None, "", "struct")
+        made = Datatype._of(blocks, start, max(upper, default=0) - start)
+        arguments = {"blocklengths": list(blocklengths), "displacements": list(displacements)}
+        return made._made_by("STRUCT", list(datatypes), arguments)
 
     def Create_subarray(
         self, sizes: Sequence[int], subsizes: Sequence[int], starts: Sequence[int], order: int = ORDER_C
@@ -269,7 +375,9 @@ class Datatype:
         Exception
             ERR_ARG if the part does not lie inside the array.
         """
+        self._valid()
         shape, part, first = list(sizes), list(subsizes), list(starts)
+        arguments = {"sizes": shape, "subsizes": part, "starts": first, "order": order}
         if order == ORDER_F:
             shape, part, first = shape[::-1], part[::-1], first[::-1]
         for n, k, s in zip(shape, part, first, strict=True):
@@ -283,7 +391,8 @@ class Datatype:
             for n, s, i in zip(shape[:-1], first[:-1], outer, strict=True):
                 place = place * n + s + i
             blocks += self._repeat(part[-1], self.extent, (place * shape[-1] + first[-1]) * self.extent)
-        return Datatype(blocks, 0, int(np.prod(shape)) * self.extent, self.dtype, "", "subarray")
+        made = Datatype._of(blocks, 0, int(np.prod(shape)) * self.extent, self.dtype)
+        return made._made_by("SUBARRAY", [self], arguments)
 
     def Create_resized(self, lb: int, extent: int) -> Datatype:
         """Create a datatype with the same blocks and other bounds.
@@ -293,7 +402,9 @@ class Datatype:
         lb, extent : int
             Lower bound and extent in bytes.
         """
-        return Datatype(self._blocks, lb, extent, self.dtype, "", "resized")
+        self._valid()
+        made = Datatype._of(self._blocks, lb, extent, self.dtype)
+        return made._made_by("RESIZED", [self], {"lb": lb, "extent": extent})
 
     # ------------------------------------------------------------ packing
 
@@ -409,6 +520,7 @@ def elements_in(nbytes: int, datatype: Datatype) -> int:
 
 def as_bytes(buffer: Any, writable: bool) -> np.ndarray:
     """Return the memory of a contiguous buffer as an array of bytes. Raises as the buffer protocol does."""
+    buffer = host(buffer)
     view = memoryview(buffer)
     if not view.contiguous:
         raise ValueError("the buffer is not contiguous; pass a contiguous copy or a derived datatype")
@@ -424,153 +536,15 @@ def as_bytes(buffer: Any, writable: bool) -> np.ndarray:
     return np.frombuffer(view, dtype=np.uint8)
 
 
-# ---------------------------------------------------------------- predefined datatypes
-
-_NUMBERS = {
-    "CHAR": "S1",
-    "SIGNED_CHAR": "b",
-    "UNSIGNED_CHAR": "B",
-    "SHORT": "h",
-    "UNSIGNED_SHORT": "H",
-    "INT": "i",
-    "UNSIGNED": "I",
-    "LONG": "l",
-    "UNSIGNED_LONG": "L",
-    "LONG_LONG": "q",
-    "UNSIGNED_LONG_LONG": "Q",
-    "FLOAT": "f",
-    "FLOAT16_T": "e",
-    "DOUBLE": "d",
-    "LONG_DOUBLE": "g",
-    "C_BOOL": "?",
-    "INT8_T": "i1",
-    "INT16_T": "i2",
-    "INT32_T": "i4",
-    "INT64_T": "i8",
-    "UINT8_T": "u1",
-    "UINT16_T": "u2",
-    "UINT32_T": "u4",
-    "UINT64_T": "u8",
-    "C_FLOAT_COMPLEX": "F",
-    "C_DOUBLE_COMPLEX": "D",
-    "C_LONG_DOUBLE_COMPLEX": "G",
-    "BYTE": "u1",
-    "AINT": "l",
-    "OFFSET": "l",
-    "COUNT": "l",
-    "WCHAR": "i4",
-    "LOGICAL": "i",
-    "INTEGER": "i",
-    "REAL": "f",
-    "DOUBLE_PRECISION": "d",
-    "COMPLEX": "F",
-    "DOUBLE_COMPLEX": "D",
-    "CHARACTER": "S1",
-    "INTEGER1": "i1",
-    "INTEGER2": "i2",
-    "INTEGER4": "i4",
-    "INTEGER8": "i8",
-    "REAL4": "f4",
-    "REAL8": "f8",
-    "COMPLEX8": "c8",
-    "COMPLEX16": "c16",
-}
-_PAIRS = {
-    "FLOAT_INT": "f",
-    "DOUBLE_INT": "d",
-    "LONG_INT": "l",
-    "INT_INT": "i",
-    "SHORT_INT": "h",
-    "LONG_DOUBLE_INT": "g",
-}
-_ALIASES = {
-    "BOOL": "C_BOOL",
-    "TWOINT": "INT_INT",
-    "UNSIGNED_INT": "UNSIGNED",
-    "C_COMPLEX": "C_FLOAT_COMPLEX",
-    "F_INT": "INTEGER",
-    "F_FLOAT": "REAL",
-    "F_DOUBLE": "DOUBLE_PRECISION",
-    "SINT8_T": "INT8_T",
-    "SINT16_T": "INT16_T",
-    "SINT32_T": "INT32_T",
-    "SINT64_T": "INT64_T",
-}
-
-
-def _make_named() -> dict[str, Datatype]:
-    made = {"DATATYPE_NULL": Datatype([], 0, 0, None, "MPI_DATATYPE_NULL", "null")}
-    made["PACKED"] = Datatype([(0, 1)], 0, 1, np.dtype("u1"), "MPI_PACKED")
-    for name, code in _NUMBERS.items():
-        dtype = np.dtype(code)
-        made[name] = Datatype([(0, dtype.itemsize)], 0, dtype.itemsize, dtype, f"MPI_{name}")
-    for name, code in _PAIRS.items():
-        dtype = np.dtype([("value", code), ("index", "i")], align=True)
-        first = np.dtype(code).itemsize
-        assert dtype.fields is not None
-        made[name] = Datatype([(0, first), (dtype.fields["index"][1], 4)], 0, dtype.itemsize, dtype, f"MPI_{name}")
-    for alias, name in _ALIASES.items():
-        made[alias] = made[name]
+def _remade(base: Datatype, kind: str, arguments: dict[str, Any], name: str) -> Datatype:
+    """Make a derived datatype again: from its pickle."""
+    made: Datatype = getattr(base, ("Get_" if kind == "VALUE_INDEX" else "Create_") + kind.lower())(**arguments)
+    made.name = name
     return made
 
 
-NAMED = _make_named()
-BYTE = NAMED["BYTE"]
-_BY_NAME = {datatype.name: datatype for datatype in NAMED.values()}
-_OF_CODE = {
-    "?": "C_BOOL", "b": "SIGNED_CHAR", "B": "UNSIGNED_CHAR", "c": "CHAR", "h": "SHORT", "H": "UNSIGNED_SHORT",
-    "i": "INT",
-    "I": "UNSIGNED", "l": "LONG", "L": "UNSIGNED_LONG", "q": "LONG_LONG", "Q": "UNSIGNED_LONG_LONG", "f": "FLOAT",
-    "d": "DOUBLE", "g": "LONG_DOUBLE", "F": "C_FLOAT_COMPLEX", "D": "C_DOUBLE_COMPLEX", "G": "C_LONG_DOUBLE_COMPLEX",
-    "Zf": "C_FLOAT_COMPLEX", "Zd": "C_DOUBLE_COMPLEX", "Zg": "C_LONG_DOUBLE_COMPLEX", "p": "AINT", "n": "AINT",
-    "i1": "INT8_T", "i2": "INT16_T", "i4": "INT32_T", "i8": "INT64_T", "u1": "UINT8_T", "u2": "UINT16_T",
-    "u4": "UINT32_T", "u8": "UINT64_T", "f4": "FLOAT", "f8": "DOUBLE", "c8": "C_FLOAT_COMPLEX",
-    "c16": "C_DOUBLE_COMPLEX", "b1": "C_BOOL", "s": "CHAR", "S": "CHAR", "S1": "CHAR", "s1": "CHAR",
-    "g16": "LONG_DOUBLE", "e": "FLOAT16_T", "f2": "FLOAT16_T",
-}  # fmt: skip
+# The class is complete, so the predefined datatypes can be made.
+from viakit.comm.derive import add_constructors  # noqa: E402
+from viakit.comm.named_types import BYTE, NAMED, fromcode, named, of_buffer  # noqa: E402, F401
 
-
-def _named(name: str) -> Datatype:
-    return _BY_NAME[name]
-
-
-def fromcode(code: str) -> Datatype:
-    """Return the predefined datatype for a type code.
-
-    Parameters
-    ----------
-    code : str
-        A NumPy or struct type string (``"d"``, ``"i4"``, ``"<f8"``), or the MPI name of the datatype.
-
-    Raises
-    ------
-    KeyError
-        If there is no such datatype.
-    """
-    name = code.lstrip("@=|")
-    if name[:1] in "<>!" and name[:1] == ("<" if np.little_endian else ">"):
-        name = name[1:]
-    if name in _OF_CODE:
-        return NAMED[_OF_CODE[name]]
-    if code in NAMED:
-        return NAMED[code]
-    if code in _BY_NAME:
-        return _BY_NAME[code]
-    raise KeyError(code)
-
-
-def of_buffer(view: memoryview) -> Datatype:
-    """Return the datatype of a buffer's elements, derived from its format."""
-    code = view.format or "B"
-    if view.itemsize == 0:
-        return BYTE
-    try:
-        datatype = fromcode(code)
-        if datatype.extent == view.itemsize:
-            return datatype
-    except KeyError:
-        pass
-    raise KeyError(f"buffer elements of format {code!r} have no MPI datatype; name one, as in [buffer, MPI.BYTE]")
-
-
-Datatype.fromcode = staticmethod(fromcode)  # type: ignore[attr-defined]
+add_constructors(Datatype)

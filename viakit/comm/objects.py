@@ -145,7 +145,7 @@ def start_send_copy(comm: Any, obj: Any, dest: int, tag: int, mode: int) -> list
 
 def start_dumped(comm: Any, data: bytes, outside: list[Any], dest: int, tag: int, mode: int) -> list[Request]:
     """Start to send an object that `dump` has converted."""
-    seal = comm.world.seal if dest >= 0 else None
+    seal = getattr(comm.world, "seal", None) if dest >= 0 else None
     if (is_short(seal, data) and not outside) or dest < 0:
         return [comm.start_send(data if seal is None else seal.short(comm, data, dest, tag), dest, tag, mode)]
     comm._n_objects = number = (comm._n_objects + 1) & 0x3FFFFFFF  # larger tags: partitioned.py

@@ -22,8 +22,7 @@ STANDARD, SYNCHRONOUS, BUFFERED, READY = 0, 1, 2, 3
 class PointToPoint(_core.CollectiveComm):
     """The point-to-point part of ``MPI.Comm``: sends, receives and probes."""
 
-    _n_objects = 0
-    _spare: list[tuple[bytearray, Status]]
+    _spare: Any = ()  # buffers for short objects: a list of (buffer, Status), but none for COMM_NULL
 
     # ------------------------------------------------------------ buffers
 
@@ -120,7 +119,7 @@ class PointToPoint(_core.CollectiveComm):
         status: Status | None = None,
     ) -> None:
         """Send the contents of a buffer and receive another message into the same buffer."""
-        data = np.array(simple(buf, True).pack())
+        data = b"" if dest == PROC_NULL else np.array(simple(buf, True).pack())
         self.Sendrecv(data, dest, sendtag, buf, source, recvtag, status)
 
     def Isendrecv(
@@ -142,7 +141,7 @@ class PointToPoint(_core.CollectiveComm):
         self, buf: Any, dest: int, sendtag: int = 0, source: int = ANY_SOURCE, recvtag: int = ANY_TAG
     ) -> Request:
         """Start to send the contents of a buffer and to receive another message into it."""
-        data = np.array(simple(buf, True).pack())
+        data = b"" if dest == PROC_NULL else np.array(simple(buf, True).pack())
         return self.Isendrecv(data, dest, sendtag, buf, source, recvtag)
 
     def _both(self, send: Request, receive: Request) -> Request:
@@ -272,7 +271,7 @@ class PointToPoint(_core.CollectiveComm):
 
     def _send_object(self, obj: Any, dest: int, tag: int, mode: int) -> None:
         data, outside = objects.dump(obj)
-        seal = self.world.seal  # type: ignore[attr-defined]
+        seal = getattr(self.world, "seal", None)  # None for COMM_NULL, whose calls are refused below
         if mode == STANDARD and objects.is_short(seal, data) and not outside:
             self.Send(data if seal is None or dest < 0 else seal.short(self, data, dest, tag), dest, tag)
         else:

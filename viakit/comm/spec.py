@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from viakit.base.words import counted
+from viakit.comm.buffers import host
 from viakit.comm.datatype import BYTE, Datatype, as_bytes, elements_in, fromcode, of_buffer
 from viakit.comm.errors import CLASSES, ArgumentException, error
 
@@ -22,8 +23,19 @@ from viakit.comm.errors import CLASSES, ArgumentException, error
 class Constant:
     """Special value of a buffer argument, such as ``MPI.IN_PLACE``."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, name: str, number: int = 0) -> None:
+        self._name, self._number = name, number
+
+    def __int__(self) -> int:
+        return self._number
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Constant):
+            return self._name == other._name
+        return self._number == other if isinstance(other, int) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._number)
 
     def __repr__(self) -> str:
         return self._name
@@ -32,10 +44,11 @@ class Constant:
         return self._name
 
     def __bool__(self) -> bool:
-        return False
+        return bool(self._number)
 
 
-IN_PLACE = Constant("IN_PLACE")
+IN_PLACE = Constant("IN_PLACE", -1)
+BUFFER_AUTOMATIC = Constant("BUFFER_AUTOMATIC", -2)
 BOTTOM = Constant("BOTTOM")
 _NOTHING = np.zeros(0, dtype=np.uint8)
 
@@ -143,6 +156,7 @@ def _memory(buffer: Any, writable: bool) -> tuple[np.ndarray, memoryview | None]
         )
     if buffer is IN_PLACE:
         raise error("ERR_BUFFER", "IN_PLACE is not possible for this argument; pass a buffer")
+    buffer = host(buffer)
     return as_bytes(buffer, writable), memoryview(buffer)
 
 
@@ -241,6 +255,8 @@ def vector(spec: Any, writable: bool, ranks: int) -> Vector:
         counts, displacements = counts
     memory, view = _memory(buffer, writable)
     datatype = _datatype(kind, view)
+    if isinstance(counts, np.ndarray) and counts.ndim == 0:
+        counts = int(counts)
     if counts is None:
         total = elements_in(memory.size, datatype)
         counts = [total // ranks + (i < total % ranks) for i in range(ranks)]
