@@ -144,6 +144,20 @@ static int name_of(const struct nlmsghdr *h, char name[sizeof(((struct sockaddr_
     return 0;
 }
 
+/* Adds a port to a list whose first *own ports are those of the wanted user, and returns the new length. With own NULL the
+ * port is another user's: it goes to the end, and into a full list not at all. */
+static int add_port(uint16_t *ports, int n, int max, uint16_t port, int *own)
+{
+    if (own != NULL && *own < max) {
+        if (n < max)
+            ports[n++] = ports[*own];
+        ports[(*own)++] = port;
+    } else if (own == NULL && n < max) {
+        ports[n++] = port;
+    }
+    return n;
+}
+
 /* Requests all sockets from the kernel but connected ones: 64 interconnected NICs have thousands of those, and the text
  * takes milliseconds to read. Returns -1 if this kernel does not support the request. */
 static int ports_from_kernel(const char *prefix, long uid, uint16_t *ports, int max)
@@ -166,7 +180,7 @@ static int ports_from_kernel(const char *prefix, long uid, uint16_t *ports, int 
     } answer;
     char name[sizeof(((struct sockaddr_un *)0)->sun_path)];
     size_t len = strlen(prefix);
-    int s = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG), n = 0, done = s < 0 ? -1 : 0;
+    int s = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG), n = 0, own = 0, done = s < 0 ? -1 : 0;
     if (s >= 0 && send(s, &request, sizeof request, 0) != (ssize_t)sizeof request)
         done = -1;
     /* A dump is a series of messages, several to a read, up to NLMSG_DONE. An error message, or one of another type
@@ -182,10 +196,10 @@ static int ports_from_kernel(const char *prefix, long uid, uint16_t *ports, int 
                 done = 1;
             else if (h->nlmsg_type != SOCK_DIAG_BY_FAMILY)
                 done = -1;
-            else if (!is_of_another(h, uid) && name_of(h, name)) {
-                int port = port_in(name, prefix, len);
-                if (port >= 0 && n < max && !known(ports, n, (unsigned)port))
-                    ports[n++] = (uint16_t)port;
+            else if (name_of(h, name)) {
+                int port = port_in(name, prefix, len), other = is_of_another(h, uid);
+                if (port >= 0 && !known(ports, n, (unsigned)port))
+                    n = add_port(ports, n, max, (uint16_t)port, other ? NULL : &own);
             }
         }
     }

@@ -26,8 +26,9 @@ socklen_t station_name(const char *prefix, uint16_t port, struct sockaddr_un *a)
 /* Binds the socket to a free port of the prefix, 1..65535, beginning at a random one. Returns 0 or -errno. */
 int station_claim(int socket, const char *prefix, uint16_t *port);
 
-/* Lists the ports that are claimed now, each once. Returns their number, at most max. With a uid of 0 or more, names that
- * another user has bound are left out, if the kernel reports users (Linux 5.3). Otherwise they could fill the list. */
+/* Lists the ports that are claimed now, each once. Returns their number, at most max. With a uid of 0 or more, the
+ * names that this user has bound come first, if the kernel reports users (Linux 5.3). Other users' names cannot crowd
+ * them out. */
 int station_ports(const char *prefix, long uid, uint16_t *ports, int max);
 
 /* Returns a user other than uid that has claimed ports of HEAD/USER/TAIL, or -1 if no other user has. For explanations

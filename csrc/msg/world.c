@@ -24,9 +24,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/virtual_table.h"
 #include "base/blake2s.h"
 #include "base/plural.h"
+#include "base/virtual_table.h"
 #include "msg/channel.h"
 
 #define ATTEND_NS 100000 /* first interval of the attendant's service, then doubled */

@@ -1,4 +1,4 @@
-"""Memory in buffer arguments: DLPack, the CUDA array interface, MPI.buffer, and lists that name counts and datatypes."""
+"""Memory in buffer arguments: DLPack, the CUDA array interface, MPI.buffer, and lists with counts and datatypes."""
 
 import array
 import pickle
@@ -52,7 +52,8 @@ def test_messages_to_and_from_objects_without_the_buffer_protocol(alone, kind):
             first = 2 if what == ((3, 2),) else 0
             n = 3 if first else 4 if what and what[0] == 4 else 6
             assert (there[first : first + n] == data[first : first + n]).all(), (code, what)
-            assert not there[first + n :].any() and not there[:first].any()
+            assert not there[first + n :].any()
+            assert not there[:first].any()
         alone.Allreduce(kind(data), kind(there))
         assert (there == data).all()
 
@@ -110,9 +111,10 @@ def test_a_derived_datatype_describes_itself():
     base = MPI.INT
     grid = base.Create_darray(4, 3, [4, 4], [MPI.DISTRIBUTE_BLOCK, MPI.DISTRIBUTE_CYCLIC], [-1, -1], [2, 2])
     made = [
-        base.Create_contiguous(3), base.Create_vector(3, 2, 4), base.Create_hvector(3, 2, 16), base.Create_resized(-4, 16),
-        base.Create_indexed([1, 2], [0, 3]), base.Create_hindexed([1, 2], [0, 12]), base.Create_indexed_block(2, [0, 3]),
-        base.Create_hindexed_block(2, [0, 12]), base.Create_subarray([4, 4], [2, 2], [1, 1]), base.Dup(), grid,
+        base.Create_contiguous(3), base.Create_vector(3, 2, 4), base.Create_hvector(3, 2, 16),
+        base.Create_resized(-4, 16), base.Create_indexed([1, 2], [0, 3]), base.Create_hindexed([1, 2], [0, 12]),
+        base.Create_indexed_block(2, [0, 3]), base.Create_hindexed_block(2, [0, 12]),
+        base.Create_subarray([4, 4], [2, 2], [1, 1]), base.Dup(), grid,
         MPI.Datatype.Create_struct([1, 2], [0, 8], [base, MPI.DOUBLE]), MPI.Datatype.Create_f90_real(15, 300),
     ]  # fmt: skip
     for datatype in made:

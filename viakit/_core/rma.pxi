@@ -39,7 +39,7 @@ cdef class RmaMemory:
 
     @staticmethod
     def offer(Py_ssize_t nbytes):
-        """Create memory for other processes of this host. Return (descriptor, magic), or None if the kernel has none."""
+        """Create memory for other processes of this host. Return (descriptor, magic), or None if it cannot."""
         cdef uint64_t magic[2]
         cdef int fd = coll_offer_make(nbytes, magic)
         return None if fd < 0 else (fd, (magic[0], magic[1]))

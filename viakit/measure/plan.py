@@ -230,7 +230,7 @@ def _check_machine(config: Config) -> None:
 
 def is_remote(hosts: str) -> bool:
     """Return whether *hosts* names machines that ssh reaches."""
-    return hosts.startswith("ssh:")
+    return str(hosts).startswith("ssh:")
 
 
 def remote_hosts(config: Config) -> str:
