@@ -91,7 +91,8 @@ static void case_data(msg_world **world, int rank, int n)
 static void case_updates(msg_world **world, int rank, int n)
 {
     msg_world *w = *world;
-    struct scene s = open_scene(w, rank, n, COUNT * sizeof(int64_t));
+    struct scene s = open_scene(w, rank, n, (COUNT + (size_t)n) * sizeof(int64_t));
+    uint64_t own = (uint64_t)(COUNT + rank) * sizeof(int64_t);
     int64_t *ones = malloc(COUNT * sizeof *ones), *old = malloc(COUNT * sizeof *old), sum = 0;
     rma_op *op;
     for (int i = 0; i < COUNT; i++)
@@ -104,9 +105,15 @@ static void case_updates(msg_world **world, int rank, int n)
             OK(rma_op_wait(op));
         CHECK(old[0] % 1 == 0 && old[COUNT - 1] % COUNT == 0);
         sum += old[0];
+        /* An RDMA read after the reply finds the update. No other rank updates this number, so nothing changes it
+         * while it is read. */
+        OK(rma_accumulate(s.win, ones, old, 1, 6, 0, 0, own, &op));
+        if (op)
+            OK(rma_op_wait(op));
+        CHECK_EQ(old[0], k);
         int64_t now;
-        get_all(w, s.win, &now, 8, 0, 0);
-        CHECK(now > old[0]); /* an RDMA read after the reply finds the update */
+        get_all(w, s.win, &now, 8, 0, own);
+        CHECK_EQ(now, k + 1);
     }
     OK(rma_flush(s.win, 0));
     CHECK(n == 1 || sum > 0);
