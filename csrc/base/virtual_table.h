@@ -7,10 +7,7 @@
 #define VIAKIT_VIRTUAL_TABLE_H
 
 #include "base/virtual.h"
-#include "vipl.h"
-
-/* Returns the provider's vk_virtual. In via/objects/virtual.c. */
-VIPL_EXPORT const void *viakit_virtual_table(void);
+#include "viakit.h"
 
 /* Call it after a NIC was opened. */
 static inline void vk_virtual_adopt(void)

@@ -189,6 +189,10 @@ VIPL_EXPORT void viakit_virtual_end(void);
 /* Declare that the program computes for so long on the machine: its clock goes on. No effect while time is real. */
 VIPL_EXPORT VIP_RETURN viakit_virtual_compute(double seconds);
 
+/* Returns the functions of virtual time, or NULL while time is real. For viakit's own extension, whose rooms above the
+ * provider have a copy of them; programs have no use for it. */
+VIPL_EXPORT const void *viakit_virtual_table(void);
+
 /* Return the library's time in ns, and whether it is virtual. */
 VIPL_EXPORT VIP_UINT64 viakit_time_ns(void);
 VIPL_EXPORT int viakit_time_is_virtual(void);

@@ -205,7 +205,7 @@ def test_a_title_is_plain_text(machine, tmp_path):
     sweep = str(tmp_path / "a$_^{$.json")
     invoke("sweep", "tcp", "--sizes", "64", "--seconds", "0.2", "--json", sweep)
     for files in ([sweep, sweep], [_group("b", "barrier", tmp_path)], [_group("c", "bcast", tmp_path)]):
-        done = invoke("plot", *files, "-o", str(tmp_path / "x.svg"), "--title", "from 5 $_^{ to 10 $")
+        done = invoke("plot", *files, "-o", str(tmp_path / "x.svg"), "--force", "--title", "from 5 $_^{ to 10 $")
         assert done.exit_code == 0, say(done)
 
 

@@ -42,7 +42,7 @@ def test_an_interrupted_receive_does_not_get_the_next_message(program, call, bes
     if rank == 0:
         got = np.zeros(1)
         {beside}
-        interrupt("prog.py" if {call!r} == "comm.Recv(got, 1, 7)" and not {beside!r} else "viakit/comm")
+        interrupt("prog.py" if "comm.Recv(" in {call!r} and not {beside!r} else "viakit/comm")
         with raises(KeyboardInterrupt):
             {call}
         go.Send(got, 1)

@@ -353,7 +353,7 @@ def test_other_version(monkeypatch):
 
 
 def test_worker_that_does_not_start(monkeypatch):
-    monkeypatch.setattr(pair_module, "_worker_command", lambda arguments: [sys.executable, "-c", "raise SystemExit(9)"])
+    monkeypatch.setattr(pair_module.children, "command", lambda *_: [sys.executable, "-c", "raise SystemExit(9)"])
     with pytest.raises(MeasureError, match=r"the peer went away.*exit status 9"):
         Pair("tcp")
 

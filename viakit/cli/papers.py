@@ -42,7 +42,7 @@ def papers(
     everything: bool,
     quiet: bool,
 ) -> None:
-    r"""Predict the figures of the five papers on their machines, and judge each one.
+    """Predict the figures of the five papers on their machines, and judge each one.
 
     \b
     viakit papers --json verdicts.json --html papers.html
@@ -51,7 +51,7 @@ def papers(
 
     PAPER: ong-farrell, turner-chen, lobosco, gupta, prylli. FIGURE: such as fig5. Everything is computed in virtual
     time from machine files (`viakit machines`), so two runs give equal bits.
-    """
+    """  # noqa: D301 - \b keeps click from wrapping the lines after it
     from viakit.papers import PAPERS, find_paper, report, verdicts  # start-up time
     from viakit.papers import figures as drawing
 
