@@ -47,7 +47,7 @@ def _key(path: Path) -> None:
 def ssh_hosts(folder: Path, n: int = 2, mtu: int = 1500) -> Iterator[Testbed]:
     """Make *n* hosts h0, h1, ... that ssh reaches, and set VIAKIT_SSH.
 
-    Host ``stranger`` refuses the key; the host key of "newhost" is unknown.
+    Host ``refusing`` refuses the key; the host key of "newhost" is unknown.
     """
     for name in ("host_key", "user_key", "wrong_key"):
         _key(folder / name)
@@ -57,7 +57,7 @@ def ssh_hosts(folder: Path, n: int = 2, mtu: int = 1500) -> Iterator[Testbed]:
         client = ""
         places = [(host.name, host.pid, "user_key", "no") for host in testbed.hosts]
         places += [
-            ("stranger", testbed.hosts[0].pid, "wrong_key", "no"),
+            ("refusing", testbed.hosts[0].pid, "wrong_key", "no"),
             ("newhost", testbed.hosts[0].pid, "user_key", "yes"),
         ]
         for name, pid, key, strict in places:

@@ -165,7 +165,7 @@ def test_processes_end_with_the_connection(hosts):
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("stranger", "stranger cannot be reached.*Permission denied.*ssh-copy-id stranger"),
+        ("refusing", "refusing cannot be reached.*Permission denied.*ssh-copy-id refusing"),
         ("newhost", "newhost cannot be reached.*Host key verification failed.*by hand"),
     ],
 )
