@@ -191,65 +191,71 @@ static int take_more(const char **p, uint32_t *value)
     return 1;
 }
 
-/* Reads one item. Returns NULL on success, otherwise text that shows a valid item. */
-static const char *take_item(const char **p, viakit_faults *f)
+/* The items. The text after the name is that of a form; `first` and `second` are the fields that it sets. */
+enum form { CHANCE, TIME, PARTITION, KINDS, RULE, NUMBER };
+#define AT(field) offsetof(viakit_faults, field)
+#define A_RULE "a kind, a number or a range of frames: drop=accept, drop=12, drop=send:0-2"
+static const struct item {
+    const char *name;
+    enum form form;
+    size_t first, second; /* of a rule: the verdict; second 0: none */
+    const char *right;    /* a valid item */
+} items[] = {
+    {"loss=", CHANCE, AT(loss), 0, "loss=0.05 or loss=5%"},
+    {"dup=", CHANCE, AT(duplicate), 0, "dup=0.01 or dup=1%"},
+    {"reorder=", CHANCE, AT(reorder), AT(reorder_distance), "reorder=0.05, or reorder=0.05/8: overtaken by at most 8"},
+    {"corrupt=", CHANCE, AT(corrupt), AT(corrupt_bits), "corrupt=0.01, or corrupt=0.01/3: three bits each"},
+    {"delay=", TIME, AT(delay_us), 0, "delay=200us (ns, us, ms, s)"},
+    {"jitter=", TIME, AT(jitter_us), 0, "jitter=50us (ns, us, ms, s)"},
+    {"stall=", TIME, AT(stall_us), AT(stall_every_us), "stall=10ms/100ms: ten of every hundred"},
+    {"partition=", PARTITION, 0, 0, "partition=2s, 2s@5s, ever, ever@5s, or in frames 100f@1000f"},
+    {"kinds=", KINDS, AT(kinds), 0, "kinds=send+write+ack"},
+    {"seed=", NUMBER, AT(seed), 0, "seed=7"},
+    {"drop=", RULE, VIAKIT_DROP, 0, A_RULE},
+    {"double=", RULE, VIAKIT_DUPLICATE, 0, A_RULE},
+    {"hold=", RULE, VIAKIT_HOLD, 0, A_RULE},
+    {"spoil=", RULE, VIAKIT_CORRUPT, 0, A_RULE},
+};
+#define N_ITEMS (sizeof items / sizeof *items)
+
+/* Reads the text after the name of an item. */
+static int take_value(const char **p, const struct item *i, viakit_faults *f)
 {
-    if (take(p, "loss="))
-        return take_chance(p, &f->loss) ? NULL : "loss=0.05 or loss=5%";
-    if (take(p, "dup="))
-        return take_chance(p, &f->duplicate) ? NULL : "dup=0.01 or dup=1%";
-    if (take(p, "reorder="))
-        return take_chance(p, &f->reorder) && take_more(p, &f->reorder_distance)
-                   ? NULL
-                   : "reorder=0.05, or reorder=0.05/8: overtaken by at most 8";
-    if (take(p, "corrupt="))
-        return take_chance(p, &f->corrupt) && take_more(p, &f->corrupt_bits)
-                   ? NULL
-                   : "corrupt=0.01, or corrupt=0.01/3: three bits each";
-    if (take(p, "delay="))
-        return take_time(p, &f->delay_us) ? NULL : "delay=200us (ns, us, ms, s)";
-    if (take(p, "jitter="))
-        return take_time(p, &f->jitter_us) ? NULL : "jitter=50us (ns, us, ms, s)";
-    if (take(p, "stall="))
-        return take_time(p, &f->stall_us) && take(p, "/") && take_time(p, &f->stall_every_us)
-                   ? NULL
-                   : "stall=10ms/100ms: ten of every hundred";
-    if (take(p, "partition="))
-        return take_partition(p, f) ? NULL : "partition=2s, 2s@5s, ever, ever@5s, or in frames 100f@1000f";
-    if (take(p, "kinds="))
-        return take_kinds(p, &f->kinds) ? NULL : "kinds=send+write+ack";
-    if (take(p, "seed="))
-        return take_number(p, &f->seed) ? NULL : "seed=7";
-    static const char *const rule = "a kind, a number or a range of frames: drop=accept, drop=12, drop=send:0-2";
-    if (take(p, "drop="))
-        return take_rule(p, f, VIAKIT_DROP) ? NULL : rule;
-    if (take(p, "double="))
-        return take_rule(p, f, VIAKIT_DUPLICATE) ? NULL : rule;
-    if (take(p, "hold="))
-        return take_rule(p, f, VIAKIT_HOLD) ? NULL : rule;
-    if (take(p, "spoil="))
-        return take_rule(p, f, VIAKIT_CORRUPT) ? NULL : rule;
-    return "one of loss, dup, reorder, corrupt, delay, jitter, stall, partition, kinds, drop, double, hold, spoil, "
-           "seed";
+    void *first = (char *)f + i->first, *second = (char *)f + i->second;
+    switch (i->form) {
+    case CHANCE:
+        return take_chance(p, first) && (i->second == 0 || take_more(p, second));
+    case TIME:
+        return take_time(p, first) && (i->second == 0 || (take(p, "/") && take_time(p, second)));
+    case PARTITION:
+        return take_partition(p, f);
+    case KINDS:
+        return take_kinds(p, first);
+    case RULE:
+        return take_rule(p, f, (viakit_verdict)i->first);
+    case NUMBER:
+        return take_number(p, first);
+    }
+    return 0;
 }
 
-/* Checks the words that may occur once, with a bit for each in `seen`. Returns NULL if the item is allowed, otherwise
- * what is wrong. */
-static const char *check_once(const char *item, uint32_t *seen)
+/* Reads one item. `seen` has a bit for each item that may occur once. Returns NULL on success, otherwise text that shows
+ * a valid item. */
+static const char *take_item(const char **p, viakit_faults *f, uint32_t *seen)
 {
-    static const char *const words[] = {
-        "loss=", "dup=", "reorder=", "corrupt=", "delay=", "jitter=", "stall=", "partition=", "kinds=", "seed="};
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
-        if (strncmp(item, words[i], strlen(words[i])) != 0)
+    for (size_t i = 0; i < N_ITEMS; i++) {
+        if (!take(p, items[i].name))
             continue;
+        if (!take_value(p, &items[i], f))
+            return items[i].right;
         /* A partition in frames ends with an "f", one in time with a unit. */
-        size_t len = strcspn(item, ",");
-        uint32_t bit = 1u << (words[i][0] == 'p' && item[len - 1] == 'f' ? 31 : i);
-        if (*seen & bit)
-            return "each word once";
+        uint32_t bit = items[i].form == RULE ? 0 : 1u << (items[i].form == PARTITION && (*p)[-1] == 'f' ? 31 : i);
+        const char *again = *seen & bit ? "each word once" : NULL;
         *seen |= bit;
+        return again;
     }
-    return NULL;
+    return "one of loss, dup, reorder, corrupt, delay, jitter, stall, partition, kinds, drop, double, hold, spoil, "
+           "seed";
 }
 
 /* Clears the parameters (distance, bits, period, start) of faults that never happen. The writer omits them as well. */
@@ -294,9 +300,7 @@ static VIP_RETURN parse(const char *text, viakit_faults *out)
     if (code)
         return code;
     while (*p) {
-        const char *begin = p, *right = take_item(&p, &f);
-        if (right == NULL)
-            right = check_once(begin, &seen);
+        const char *begin = p, *right = take_item(&p, &f, &seen);
         if (right == NULL && *p == ',' && p[1])
             p++;
         else if (right == NULL && *p)
