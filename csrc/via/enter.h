@@ -67,4 +67,16 @@ struct via_nic *via_nic_enter(VIP_NIC_HANDLE handle, VIP_RETURN *code);
 /* The same, but leaves the NIC's bias (own.h) unchanged; leave with via_own_leave_slow(). */
 struct via_nic *via_nic_enter_quietly(VIP_NIC_HANDLE handle, VIP_RETURN *code);
 
+/* Begins the body of a VIPL call: declares the object as a variable and enters its NIC. If the handle is not valid, the
+ * calling function returns the reason. So these lines come before anything that would have to be undone. */
+#define VIA_ENTER(type, object, handle, enter)             \
+    VIP_RETURN object##_code;                              \
+    struct type *object = enter((handle), &object##_code); \
+    if (object == NULL)                                    \
+    return object##_code
+#define VIA_ENTER_NIC(nic, handle) VIA_ENTER(via_nic, nic, handle, via_nic_enter)
+#define VIA_ENTER_VI(vi, handle) VIA_ENTER(via_vi, vi, handle, via_vi_enter)
+#define VIA_ENTER_CQ(cq, handle) VIA_ENTER(via_cq, cq, handle, via_cq_enter)
+#define VIA_ENTER_CONN(conn, handle) VIA_ENTER(via_conn, conn, handle, via_conn_enter)
+
 #endif

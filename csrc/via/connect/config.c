@@ -281,3 +281,14 @@ int config_device(const char *name, char *device, size_t size, char *where, size
     snprintf(device, size, "%s", name);
     return 0;
 }
+
+int config_parse_address(const char *text, uint8_t address[6])
+{
+    unsigned b[6];
+    char rest;
+    if (sscanf(text, "%2x:%2x:%2x:%2x:%2x:%2x%c", &b[0], &b[1], &b[2], &b[3], &b[4], &b[5], &rest) != 6)
+        return 0;
+    for (int i = 0; i < 6; i++)
+        address[i] = (uint8_t)b[i];
+    return 1;
+}

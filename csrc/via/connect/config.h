@@ -18,6 +18,7 @@
 #define VIAKIT_CONFIG_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 enum config_kind { CONFIG_DEVICE, CONFIG_HOST };
 
@@ -32,5 +33,8 @@ int config_each(enum config_kind kind, const char *hosts_file, int in_files_only
 /* Resolve a device name through the sources above; a name without an entry is copied unchanged. Return 0, or -1
  * explained. where receives the source of the entry, "" if there is no entry. */
 int config_device(const char *name, char *device, size_t size, char *where, size_t where_size);
+
+/* Parse six hexadecimal bytes with colons, and nothing after them. Return 1 on success. */
+int config_parse_address(const char *text, uint8_t address[6]);
 
 #endif

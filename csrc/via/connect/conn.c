@@ -444,10 +444,7 @@ void via_disconnect(struct via_vi *vi)
 VIP_RETURN VipDisconnect(VIP_VI_HANDLE handle)
 {
     VK_HOLD_CANCEL;
-    VIP_RETURN code;
-    struct via_vi *vi = via_vi_enter(handle, &code);
-    if (vi == NULL)
-        return code;
+    VIA_ENTER_VI(vi, handle);
     struct via_nic *nic = vi->nic;
     if (conn_client_withdraw(vi)) /* another thread is connecting it: that call ends with a time-out */
         via_flush(vi);

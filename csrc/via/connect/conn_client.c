@@ -276,9 +276,7 @@ VIP_RETURN VipConnectRequest(VIP_VI_HANDLE handle, VIP_NET_ADDRESS *local, VIP_N
     VIP_RETURN code = conn_check_addresses("VipConnectRequest", local, remote, timeout);
     if (code)
         return code;
-    struct via_vi *vi = via_vi_enter(handle, &code);
-    if (vi == NULL)
-        return code;
+    VIA_ENTER_VI(vi, handle);
     struct via_nic *nic = vi->nic;
     if (vi->state != VIP_STATE_IDLE) {
         code = vk_fail(VIP_INVALID_STATE, "VipConnectRequest: the VI is in %s: it must be idle",

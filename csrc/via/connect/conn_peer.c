@@ -525,9 +525,7 @@ VIP_RETURN VipConnectPeerDone(VIP_VI_HANDLE handle, VIP_VI_ATTRIBUTES *attribute
 {
     VK_HOLD_CANCEL;
     VIP_RETURN code;
-    struct via_vi *vi = via_vi_enter(handle, &code);
-    if (vi == NULL)
-        return code;
+    VIA_ENTER_VI(vi, handle);
     struct via_nic *nic = vi->nic;
     if (vi->peering && vi->peering->state != OVER && via_drive(nic) == 0)
         via_drive_slow(nic); /* rarely called, so it may read the clock each time */
@@ -565,18 +563,15 @@ static int decided(void *argument)
 VIP_RETURN VipConnectPeerWait(VIP_VI_HANDLE handle, VIP_VI_ATTRIBUTES *attributes)
 {
     VK_HOLD_CANCEL;
-    VIP_RETURN code;
-    struct via_vi *vi = via_vi_enter(handle, &code);
-    if (vi == NULL)
-        return code;
+    VIA_ENTER_VI(vi, handle);
     struct via_nic *nic = vi->nic;
     if (vi->peering == NULL) {
         via_leave(nic);
         return no_request("VipConnectPeerWait");
     }
     struct peer_wait p = {vi, vi->object.generation, vi->peering->number};
-    code = via_wait_owned(nic, VIP_INFINITE, decided, &p, "VipConnectPeerWait: no answer",
-                          NULL); /* the request's own time-out ends it */
+    VIP_RETURN code = via_wait_owned(nic, VIP_INFINITE, decided, &p, "VipConnectPeerWait: no answer",
+                                     NULL); /* the request's own time-out ends it */
     if (code == VIP_SUCCESS && !still_there(&p))
         code = vk_fail(VIP_TIMEOUT, "VipConnectPeerWait: the request was withdrawn by another thread");
     else if (code == VIP_SUCCESS)

@@ -370,7 +370,6 @@ VIP_RETURN VipConnectWait(VIP_NIC_HANDLE handle, VIP_NET_ADDRESS *local, VIP_ULO
                           VIP_VI_ATTRIBUTES *attributes, VIP_CONN_HANDLE *out)
 {
     VK_HOLD_CANCEL;
-    VIP_RETURN code;
     struct via_waiter w = {0};
     if (local == NULL || out == NULL)
         return vk_fail(VIP_INVALID_PARAMETER,
@@ -382,10 +381,8 @@ VIP_RETURN VipConnectWait(VIP_NIC_HANDLE handle, VIP_NET_ADDRESS *local, VIP_ULO
         return vk_fail(VIP_INVALID_PARAMETER, "VipConnectWait: discriminator of %u byte%s: at most %d",
                        local->DiscriminatorLen, vk_s(local->DiscriminatorLen), WIRE_MAX_DISCRIMINATOR);
     conn_discriminator(local, &w.discriminator, &w.len);
-    struct via_nic *nic = via_nic_enter(handle, &code);
-    if (nic == NULL)
-        return code;
-    code = conn_check_local("VipConnectWait", nic, local);
+    VIA_ENTER_NIC(nic, handle);
+    VIP_RETURN code = conn_check_local("VipConnectWait", nic, local);
     if (code != VIP_SUCCESS) {
         via_leave(nic);
         return code;
@@ -471,9 +468,7 @@ VIP_RETURN VipConnectAccept(VIP_CONN_HANDLE handle, VIP_VI_HANDLE vi_handle)
 {
     VK_HOLD_CANCEL;
     VIP_RETURN code = VIP_SUCCESS;
-    struct via_conn *conn = via_conn_enter(handle, &code);
-    if (conn == NULL)
-        return code;
+    VIA_ENTER_CONN(conn, handle);
     struct via_nic *nic = conn->nic;
     struct via_vi *vi = vk_pool_find(&via_vi_pool, vi_handle);
     if (vi == NULL || vi->nic != nic) {
@@ -504,10 +499,7 @@ VIP_RETURN VipConnectAccept(VIP_CONN_HANDLE handle, VIP_VI_HANDLE vi_handle)
 VIP_RETURN VipConnectReject(VIP_CONN_HANDLE handle)
 {
     VK_HOLD_CANCEL;
-    VIP_RETURN code;
-    struct via_conn *conn = via_conn_enter(handle, &code);
-    if (conn == NULL)
-        return code;
+    VIA_ENTER_CONN(conn, handle);
     struct via_nic *nic = conn->nic;
     nic->now = vk_now();
     conn->held = 0;

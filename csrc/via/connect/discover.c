@@ -96,12 +96,10 @@ void conn_discovery_timers(struct via_nic *nic)
 /* Add the hosts given by six bytes. Any other form is a name, which would require a name service. */
 static int named_host(void *context, const char *name, const char *value, const char *where)
 {
-    unsigned b[6];
-    char rest;
+    uint8_t address[6];
     (void)name, (void)where;
-    if (sscanf(value, "%2x:%2x:%2x:%2x:%2x:%2x%c", &b[0], &b[1], &b[2], &b[3], &b[4], &b[5], &rest) == 6)
-        add(context,
-            (uint8_t[6]){(uint8_t)b[0], (uint8_t)b[1], (uint8_t)b[2], (uint8_t)b[3], (uint8_t)b[4], (uint8_t)b[5]});
+    if (config_parse_address(value, address))
+        add(context, address);
     return 0;
 }
 
@@ -165,9 +163,7 @@ VIP_RETURN VipQuerySystemManagementInfo(VIP_NIC_HANDLE handle, VIP_ULONG type, V
                        type);
     if (list == NULL)
         return vk_fail(VIP_INVALID_PARAMETER, "VipQuerySystemManagementInfo: no place for the list (NULL)");
-    struct via_nic *nic = via_nic_enter(handle, &code);
-    if (nic == NULL)
-        return code;
+    VIA_ENTER_NIC(nic, handle);
     add(&d, nic->limits.address);
     /* Links within one host have one station only. */
     int wire = nic->ops->about.leaves_host;

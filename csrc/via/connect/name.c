@@ -38,10 +38,7 @@ struct view {
 /* Copy these fields and leave the NIC, because the look-up itself may take seconds. The caller frees hosts_file. */
 static VIP_RETURN look(VIP_NIC_HANDLE handle, struct view *v)
 {
-    VIP_RETURN code = VIP_SUCCESS;
-    struct via_nic *nic = via_nic_enter(handle, &code);
-    if (nic == NULL)
-        return code;
+    VIA_ENTER_NIC(nic, handle);
     memcpy(v->own, nic->limits.address, 6);
     v->one_station = !nic->ops->about.leaves_host;
     v->resolve = nic->ops->resolve;
@@ -50,25 +47,13 @@ static VIP_RETURN look(VIP_NIC_HANDLE handle, struct view *v)
     return VIP_SUCCESS;
 }
 
-/* Parse six hexadecimal bytes with colons, and nothing after them. Return 1 on success. */
-static int parse_address(const char *text, uint8_t address[6])
-{
-    unsigned b[6];
-    char rest;
-    if (sscanf(text, "%2x:%2x:%2x:%2x:%2x:%2x%c", &b[0], &b[1], &b[2], &b[3], &b[4], &b[5], &rest) != 6)
-        return 0;
-    for (int i = 0; i < 6; i++)
-        address[i] = (uint8_t)b[i];
-    return 1;
-}
-
 /* ---------------------------------------------------------------- hosts that the user has named */
 
 /* Return the address of an entry of the wanted form: six bytes, or a name that the link resolves. A file may have both
  * for one host: its card's address, and its name on the Internet. */
 static int understood(const struct view *v, const char *value, int six_bytes, uint8_t address[6])
 {
-    if (parse_address(value, address))
+    if (config_parse_address(value, address))
         return six_bytes;
     return !six_bytes && v->resolve && v->resolve(v->own, value, 0, address) == 0;
 }
@@ -173,10 +158,7 @@ VIP_RETURN VipNSInit(VIP_NIC_HANDLE handle, VIP_PVOID info)
 VIP_RETURN VipNSShutdown(VIP_NIC_HANDLE handle)
 {
     VK_HOLD_CANCEL;
-    VIP_RETURN code;
-    struct via_nic *nic = via_nic_enter(handle, &code);
-    if (nic == NULL)
-        return code;
+    VIA_ENTER_NIC(nic, handle);
     free(nic->hosts_file);
     nic->hosts_file = NULL;
     via_leave(nic);
@@ -189,7 +171,7 @@ static VIP_RETURN find_address(const struct view *v, const char *name, unsigned 
     /* The order is: an address itself, the user's entries that the link resolves, then those of six bytes, the link's
      * own names, and last this NIC itself. */
     struct by_name b = {v, name, index, 0, address};
-    if (parse_address(name, address))
+    if (config_parse_address(name, address))
         return index == 0 ? VIP_SUCCESS : vk_fail(VIP_ERROR_NAMESERVICE, "an address has no index but 0");
     /* The list in VIAKIT_HOSTS names hosts on a wire, which a NIC of one machine cannot reach. */
     int found = v->resolve ? config_each(CONFIG_HOST, v->hosts_file, v->one_station, same_name, &b) : 0;

@@ -322,13 +322,10 @@ static int may_return(void *argument)
  * reported only there. */
 static VIP_RETURN wait(VIP_VI_HANDLE handle, VIP_ULONG timeout, VIP_DESCRIPTOR **out, int recv)
 {
-    VIP_RETURN code;
     if (out == NULL)
         return vk_fail(VIP_INVALID_PARAMETER,
                        "the pointer to the result is NULL: pass the address of a VIP_DESCRIPTOR *");
-    struct via_vi *vi = via_vi_enter(handle, &code);
-    if (vi == NULL)
-        return code;
+    VIA_ENTER_VI(vi, handle);
     struct via_nic *nic = vi->nic;
     struct via_queue *q = recv ? &vi->recv : &vi->send;
     struct waiting p = {&vi->object, vi->object.generation, q};
@@ -337,8 +334,9 @@ static VIP_RETURN wait(VIP_VI_HANDLE handle, VIP_ULONG timeout, VIP_DESCRIPTOR *
         return vk_fail(VIP_INVALID_STATE,
                        "the queue belongs to a completion queue: wait with VipCQWait, then reap with a Done call");
     }
-    code = via_wait_owned(nic, timeout, may_return, &p,
-                          recv ? "VipRecvWait: no receive was complete" : "VipSendWait: no send was complete", NULL);
+    VIP_RETURN code =
+        via_wait_owned(nic, timeout, may_return, &p,
+                       recv ? "VipRecvWait: no receive was complete" : "VipSendWait: no send was complete", NULL);
     /* The result of the wait is used only if the VI is still the one that the call was made for. */
     if (!vk_object_is(p.object, p.generation))
         code = vk_fail(VIP_INVALID_PARAMETER, "the VI was destroyed while a call waited on it");

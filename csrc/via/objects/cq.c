@@ -121,9 +121,7 @@ VIP_RETURN VipDestroyCQ(VIP_CQ_HANDLE handle)
 {
     VK_HOLD_CANCEL;
     VIP_RETURN code = VIP_SUCCESS;
-    struct via_cq *cq = via_cq_enter(handle, &code);
-    if (cq == NULL)
-        return code;
+    VIA_ENTER_CQ(cq, handle);
     struct via_nic *nic = cq->nic;
     if (cq->n_queues)
         code =
@@ -226,15 +224,12 @@ static int not_empty(void *argument)
  * it empty continues to wait. */
 VIP_RETURN VipCQWait(VIP_CQ_HANDLE handle, VIP_ULONG timeout, VIP_VI_HANDLE *vi, VIP_BOOLEAN *recv)
 {
-    VIP_RETURN code;
     if (vi == NULL || recv == NULL)
         return vk_fail(VIP_INVALID_PARAMETER, "VipCQWait: no place for the VI or the queue (NULL)");
-    struct via_cq *cq = via_cq_enter(handle, &code);
-    if (cq == NULL)
-        return code;
+    VIA_ENTER_CQ(cq, handle);
     struct via_nic *nic = cq->nic;
     struct cq_wait p = {cq, cq->object.generation};
-    code = via_wait_owned(nic, timeout, not_empty, &p, "VipCQWait: nothing completed", NULL);
+    VIP_RETURN code = via_wait_owned(nic, timeout, not_empty, &p, "VipCQWait: nothing completed", NULL);
     if (gone(&p))
         code = vk_fail(VIP_INVALID_PARAMETER, "the completion queue was destroyed while a call waited on it");
     else if (code == VIP_SUCCESS)

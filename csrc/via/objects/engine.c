@@ -113,10 +113,7 @@ int via_drive_rest(struct via_nic *nic, int n)
  * an event that VIPL does not report, such as an RDMA write. *n_events is the number of link slots handled. */
 VIP_RETURN viakit_poll(VIP_NIC_HANDLE handle, int *n_events)
 {
-    VIP_RETURN code;
-    struct via_nic *nic = via_nic_enter(handle, &code);
-    if (nic == NULL)
-        return code;
+    VIA_ENTER_NIC(nic, handle);
     int n = via_drive(nic);
     if (n == 0)
         via_drive_slow(nic);

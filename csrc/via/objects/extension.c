@@ -112,9 +112,7 @@ VIP_RETURN VipRemoveTagCQ(VIP_CQ_HANDLE handle, VIP_EVENT_HANDLE event, VIP_ULON
 {
     VK_HOLD_CANCEL;
     VIP_RETURN code = VIP_SUCCESS;
-    struct via_cq *cq = via_cq_enter(handle, &code);
-    if (cq == NULL)
-        return code;
+    VIA_ENTER_CQ(cq, handle);
     struct via_tag **p = &cq->tags;
     while (*p && ((*p)->event != event || (*p)->tag != tag))
         p = &(*p)->next;
@@ -139,10 +137,7 @@ VIP_RETURN VipRemoveTagCQ(VIP_CQ_HANDLE handle, VIP_EVENT_HANDLE event, VIP_ULON
  * sends were deferred until now. */
 VIP_RETURN VipPostDeferredSends(VIP_VI_HANDLE handle, VIP_BOOLEAN enable, VIP_BOOLEAN *deferred)
 {
-    VIP_RETURN code;
-    struct via_vi *vi = via_vi_enter(handle, &code);
-    if (vi == NULL)
-        return code;
+    VIA_ENTER_VI(vi, handle);
     if (deferred)
         *deferred = vi->deferring ? VIP_TRUE : VIP_FALSE;
     /* Enabling twice does not move the position from which sends wait. */

@@ -109,9 +109,7 @@ VIP_RETURN viakit_get_faults(VIP_NIC_HANDLE handle, viakit_faults *faults, int *
 VIP_RETURN viakit_set_frame_filter(VIP_NIC_HANDLE handle, viakit_frame_filter filter, void *context)
 {
     VIP_RETURN code = VIP_SUCCESS;
-    struct via_nic *nic = via_nic_enter(handle, &code);
-    if (nic == NULL)
-        return code;
+    VIA_ENTER_NIC(nic, handle);
     if (filter == NULL)
         undecorate(nic);
     else if ((code = decorate(nic)) == VIP_SUCCESS)

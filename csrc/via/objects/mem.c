@@ -239,12 +239,9 @@ static void ptag_use(struct via_nic *nic, uint32_t number, int by)
 /* The tag gets the lowest free number. Numbers are reused, handles are not. */
 VIP_RETURN VipCreatePtag(VIP_NIC_HANDLE handle, VIP_PROTECTION_HANDLE *out)
 {
-    VIP_RETURN code;
     if (out == NULL)
         return vk_fail(VIP_INVALID_PARAMETER, "VipCreatePtag: no place for the tag (NULL)");
-    struct via_nic *nic = via_nic_enter(handle, &code);
-    if (nic == NULL)
-        return code;
+    VIA_ENTER_NIC(nic, handle);
     uint32_t number = 1;
     while (number < VIA_MAX_PTAGS && nic->ptags[number])
         number++;
@@ -270,9 +267,7 @@ VIP_RETURN VipCreatePtag(VIP_NIC_HANDLE handle, VIP_PROTECTION_HANDLE *out)
 VIP_RETURN VipDestroyPtag(VIP_NIC_HANDLE handle, VIP_PROTECTION_HANDLE tag)
 {
     VIP_RETURN code = VIP_SUCCESS;
-    struct via_nic *nic = via_nic_enter(handle, &code);
-    if (nic == NULL)
-        return code;
+    VIA_ENTER_NIC(nic, handle);
     struct via_ptag *t = find_ptag(nic, tag);
     if (t == NULL)
         code = via_bad_handle("protection tag", tag);
@@ -337,9 +332,7 @@ VIP_RETURN VipRegisterMem(VIP_NIC_HANDLE handle, VIP_PVOID address, VIP_ULONG le
     VIP_RETURN code = check_range(address, len);
     if (code)
         return code;
-    struct via_nic *nic = via_nic_enter(handle, &code);
-    if (nic == NULL)
-        return code;
+    VIA_ENTER_NIC(nic, handle);
     int valid;
     uint32_t ptag = via_ptag_number(nic, attributes ? attributes->Ptag : NULL, &valid);
     struct via_region *r = NULL;
@@ -582,9 +575,7 @@ static const struct via_region *registered_part(const struct via_nic *nic, const
 VIP_RETURN viakit_free(VIP_NIC_HANDLE handle, void *address)
 {
     VIP_RETURN code = VIP_SUCCESS;
-    struct via_nic *nic = via_nic_enter(handle, &code);
-    if (nic == NULL)
-        return code;
+    VIA_ENTER_NIC(nic, handle);
     struct via_allocation **p = &nic->allocations;
     while (*p && (*p)->address != address)
         p = &(*p)->next;

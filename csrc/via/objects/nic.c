@@ -277,10 +277,7 @@ VIP_RETURN VipOpenNic(const VIP_CHAR *device, VIP_NIC_HANDLE *out)
 VIP_RETURN VipCloseNic(VIP_NIC_HANDLE handle)
 {
     VK_HOLD_CANCEL;
-    VIP_RETURN code;
-    struct via_nic *nic = via_nic_enter(handle, &code);
-    if (nic == NULL)
-        return code;
+    VIA_ENTER_NIC(nic, handle);
     /* A handler runs on the NIC's thread, and this call would wait for that thread. */
     if (via_in_handler(nic)) {
         via_leave(nic);
@@ -323,12 +320,9 @@ VIP_RETURN VipCloseNic(VIP_NIC_HANDLE handle)
 /* Return the attributes in VIPL's terms. LocalNicAddress points into the NIC and is valid until it is closed. */
 VIP_RETURN VipQueryNic(VIP_NIC_HANDLE handle, VIP_NIC_ATTRIBUTES *a)
 {
-    VIP_RETURN code;
     if (a == NULL)
         return vk_fail(VIP_INVALID_PARAMETER, "VipQueryNic: no place for the attributes (NULL)");
-    struct via_nic *nic = via_nic_enter(handle, &code);
-    if (nic == NULL)
-        return code;
+    VIA_ENTER_NIC(nic, handle);
     memset(a, 0, sizeof *a);
     strcpy(a->Name, nic->name);
     a->HardwareVersion = WIRE_VERSION;
@@ -384,12 +378,9 @@ void via_nic_info(struct via_nic *nic, viakit_nic_info *info)
 
 VIP_RETURN viakit_query_nic(VIP_NIC_HANDLE handle, viakit_nic_info *info)
 {
-    VIP_RETURN code;
     if (info == NULL)
         return vk_fail(VIP_INVALID_PARAMETER, "viakit_query_nic: no place for the information (NULL)");
-    struct via_nic *nic = via_nic_enter(handle, &code);
-    if (nic == NULL)
-        return code;
+    VIA_ENTER_NIC(nic, handle);
     via_nic_info(nic, info);
     via_leave(nic);
     return VIP_SUCCESS;
@@ -405,12 +396,9 @@ void via_add_counters(uint64_t *sum, const struct via_vi *vi)
 
 VIP_RETURN viakit_nic_counters(VIP_NIC_HANDLE handle, VIP_UINT64 *values)
 {
-    VIP_RETURN code;
     if (values == NULL)
         return vk_fail(VIP_INVALID_PARAMETER, "viakit_nic_counters: no place for the values (NULL)");
-    struct via_nic *nic = via_nic_enter(handle, &code);
-    if (nic == NULL)
-        return code;
+    VIA_ENTER_NIC(nic, handle);
     /* The sum of the NIC's own counts, those left by destroyed VIs (free_vi), and those of the live VIs. */
     memcpy(values, nic->counters, sizeof nic->counters);
     for (const struct via_vi *vi = nic->vis; vi; vi = vi->next)

@@ -91,9 +91,7 @@ static VIP_RETURN notify_queue(const char *function, VIP_VI_HANDLE handle, VIP_P
     VIP_RETURN code;
     if (handler == NULL)
         return vk_fail(VIP_INVALID_PARAMETER, "%s: no handler (NULL)", function);
-    struct via_vi *vi = via_vi_enter(handle, &code);
-    if (vi == NULL)
-        return code;
+    VIA_ENTER_VI(vi, handle);
     struct via_nic *nic = vi->nic;
     struct via_queue *q = recv ? &vi->recv : &vi->send;
     if (q->cq)
@@ -119,14 +117,11 @@ VIP_RETURN VipRecvNotify(VIP_VI_HANDLE vi, VIP_PVOID context, VIP_DESC_HANDLER h
  * that runs handlers, not by this call. */
 VIP_RETURN VipCQNotify(VIP_CQ_HANDLE handle, VIP_PVOID context, VIP_CQ_HANDLER handler)
 {
-    VIP_RETURN code;
     if (handler == NULL)
         return vk_fail(VIP_INVALID_PARAMETER, "VipCQNotify: no handler (NULL)");
-    struct via_cq *cq = via_cq_enter(handle, &code);
-    if (cq == NULL)
-        return code;
+    VIA_ENTER_CQ(cq, handle);
     struct via_nic *nic = cq->nic;
-    code = enlist(nic, &(struct via_notification){.cq = cq, .context = context, .on_entry = handler});
+    VIP_RETURN code = enlist(nic, &(struct via_notification){.cq = cq, .context = context, .on_entry = handler});
     via_leave(nic);
     return code;
 }

@@ -254,16 +254,13 @@ static VIP_RETURN find_cq(const struct via_nic *nic, VIP_CQ_HANDLE handle, struc
 VIP_RETURN VipCreateVi(VIP_NIC_HANDLE handle, VIP_VI_ATTRIBUTES *attributes, VIP_CQ_HANDLE send_cq,
                        VIP_CQ_HANDLE recv_cq, VIP_VI_HANDLE *out)
 {
-    VIP_RETURN code;
     if (attributes == NULL || out == NULL)
         return vk_fail(VIP_INVALID_PARAMETER, "VipCreateVi: attributes and a place for the handle are needed (NULL)");
-    struct via_nic *nic = via_nic_enter(handle, &code);
-    if (nic == NULL)
-        return code;
+    VIA_ENTER_NIC(nic, handle);
     uint32_t ptag = 0;
     struct via_vi *vi = NULL;
     struct via_cq *cqs[2] = {NULL, NULL};
-    code = check_attributes(nic, attributes, &ptag);
+    VIP_RETURN code = check_attributes(nic, attributes, &ptag);
     for (int i = 0; i < 2 && code == VIP_SUCCESS; i++)
         code = find_cq(nic, i ? recv_cq : send_cq, &cqs[i]);
     if (code == VIP_SUCCESS) {
@@ -336,12 +333,9 @@ VIP_RETURN via_vi_destroy(struct via_vi *vi)
 /* A thread that waits on the VI is woken and finds it gone (free_vi). */
 VIP_RETURN VipDestroyVi(VIP_VI_HANDLE handle)
 {
-    VIP_RETURN code;
-    struct via_vi *vi = via_vi_enter(handle, &code);
-    if (vi == NULL)
-        return code;
+    VIA_ENTER_VI(vi, handle);
     struct via_nic *nic = vi->nic;
-    code = via_vi_destroy(vi);
+    VIP_RETURN code = via_vi_destroy(vi);
     via_leave(nic);
     return code;
 }
@@ -351,10 +345,7 @@ VIP_RETURN VipDestroyVi(VIP_VI_HANDLE handle)
 VIP_RETURN VipQueryVi(VIP_VI_HANDLE handle, VIP_VI_STATE *state, VIP_VI_ATTRIBUTES *attributes, VIP_BOOLEAN *send_empty,
                       VIP_BOOLEAN *recv_empty)
 {
-    VIP_RETURN code;
-    struct via_vi *vi = via_vi_enter(handle, &code);
-    if (vi == NULL)
-        return code;
+    VIA_ENTER_VI(vi, handle);
     struct via_nic *nic = vi->nic;
     via_drive(nic);
     if (state)
@@ -376,9 +367,7 @@ VIP_RETURN VipSetViAttributes(VIP_VI_HANDLE handle, VIP_VI_ATTRIBUTES *attribute
     uint32_t ptag;
     if (attributes == NULL)
         return vk_fail(VIP_INVALID_PARAMETER, "VipSetViAttributes: no attributes (NULL)");
-    struct via_vi *vi = via_vi_enter(handle, &code);
-    if (vi == NULL)
-        return code;
+    VIA_ENTER_VI(vi, handle);
     struct via_nic *nic = vi->nic;
     if (vi->state != VIP_STATE_IDLE)
         code = vk_fail(VIP_INVALID_STATE, "VipSetViAttributes: the VI is in %s: disconnect it first",
@@ -397,12 +386,9 @@ VIP_RETURN VipSetViAttributes(VIP_VI_HANDLE handle, VIP_VI_ATTRIBUTES *attribute
  * It drives nothing. */
 VIP_RETURN viakit_query_vi(VIP_VI_HANDLE handle, viakit_vi_info *info)
 {
-    VIP_RETURN code;
     if (info == NULL)
         return vk_fail(VIP_INVALID_PARAMETER, "viakit_query_vi: no place for the information (NULL)");
-    struct via_vi *vi = via_vi_enter(handle, &code);
-    if (vi == NULL)
-        return code;
+    VIA_ENTER_VI(vi, handle);
     memset(info, 0, sizeof *info);
     /* nanoseconds inside, microseconds outside */
     info->lossless = vi->lossless;
@@ -425,12 +411,9 @@ VIP_RETURN viakit_query_vi(VIP_VI_HANDLE handle, viakit_vi_info *info)
  */
 VIP_RETURN viakit_vi_counters(VIP_VI_HANDLE handle, VIP_UINT64 *values)
 {
-    VIP_RETURN code;
     if (values == NULL)
         return vk_fail(VIP_INVALID_PARAMETER, "viakit_vi_counters: no place for the values (NULL)");
-    struct via_vi *vi = via_vi_enter(handle, &code);
-    if (vi == NULL)
-        return code;
+    VIA_ENTER_VI(vi, handle);
     memcpy(values, vi->counters, sizeof vi->counters);
     via_leave(vi->nic);
     return VIP_SUCCESS;
