@@ -181,8 +181,6 @@ int bip_progress(bip_job *job);
 void bip_idle(bip_job *job, int ms);
 
 const char *bip_error(const bip_job *job);
-int bip_rank(const bip_job *job);
-int bip_n_ranks(const bip_job *job);
 size_t bip_small(const bip_job *job, int dst); /* bytes of the longest short message to that rank */
 size_t bip_packet(const bip_job *job, int dst, size_t len);
 /* Bytes of all queues and buffers. It does not grow with the number of messages. */

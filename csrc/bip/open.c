@@ -384,16 +384,6 @@ const char *bip_error(const bip_job *job)
     return job->error;
 }
 
-int bip_rank(const bip_job *job)
-{
-    return job->options.rank;
-}
-
-int bip_n_ranks(const bip_job *job)
-{
-    return job->options.n_ranks;
-}
-
 size_t bip_small(const bip_job *job, int dst)
 {
     return dst >= 0 && dst < job->options.n_ranks ? job->peers[dst].small : 0;

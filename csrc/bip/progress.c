@@ -30,6 +30,7 @@
 #include <string.h>
 
 #include "base/crc32c.h"
+#include "base/words.h"
 #include "bip/internal.h"
 
 #define BUDGET 64                   /* completions in one poll of a NIC */
@@ -47,40 +48,24 @@ int bip_fail(bip_job *job, int code, const char *format, ...)
     return code;
 }
 
+#define CODE(name, value, text) {value, #name, text},
+#define COUNTER(name, text) {BIP_COUNTER_##name, #name, text},
+static const struct vk_word codes[] = {BIP_CODES(CODE)};
+static const struct vk_word counters[] = {BIP_COUNTERS(COUNTER)};
+
 const char *bip_code_name(int code)
 {
-    switch (code) {
-#define BIP_X(name, value, text) \
-    case value:                  \
-        return #name;
-        BIP_CODES(BIP_X)
-#undef BIP_X
-    default:
-        return NULL;
-    }
+    return VK_WORD(codes, code)->name;
 }
 
 const char *bip_code_text(int code)
 {
-    switch (code) {
-#define BIP_X(name, value, text) \
-    case value:                  \
-        return text;
-        BIP_CODES(BIP_X)
-#undef BIP_X
-    default:
-        return NULL;
-    }
+    return VK_WORD(codes, code)->text;
 }
 
 const char *bip_counter_name(int counter)
 {
-    static const char *const names[] = {
-#define BIP_X(name, text) #name,
-        BIP_COUNTERS(BIP_X)
-#undef BIP_X
-    };
-    return counter >= 0 && counter < BIP_N_COUNTERS ? names[counter] : NULL;
+    return VK_WORD(counters, counter)->name;
 }
 
 /* ---------------------------------------------------------------- a connection ends */

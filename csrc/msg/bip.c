@@ -134,7 +134,7 @@ static int push_short(struct msg_peer *peer, struct msg_head head, const void *d
 
 /* Sends a packet with n bytes of the out's data, from `sent` on, as one short message. Returns 1, 0 for no credit or
  * buffer, or an error if the rank is gone. */
-static int push_one(struct msg_peer *peer, const struct msg_out *out, size_t n)
+static int push_one(struct msg_peer *peer, struct msg_out *out, size_t n)
 {
     int taken = bip_send_parts(job_of(peer), peer->rank, TAG_PACKETS, &out->packet, msg_packet_len(&out->packet),
                                n ? out->data + out->sent : NULL, n);
@@ -146,19 +146,7 @@ static int push_one(struct msg_peer *peer, const struct msg_out *out, size_t n)
 
 static int push(struct msg_peer *peer, struct msg_out *out)
 {
-    if ((out->packet.head.kind & MSG_PKT_MASK) != MSG_PKT_DATA)
-        return push_one(peer, out, out->len);
-    /* DATA goes in segments of a short message's length, multiples of 8 so that copies stay aligned. */
-    size_t most = (bip_small(job_of(peer), peer->rank) - sizeof out->packet) & ~(size_t)7;
-    while (out->sent < out->len) {
-        size_t n = out->len - out->sent < most ? out->len - out->sent : most;
-        out->packet.rest.address = out->sent;
-        int taken = push_one(peer, out, n);
-        if (taken != 1)
-            return taken;
-        out->sent += n;
-    }
-    return 1;
+    return msg_push_segments(peer, out, bip_small(job_of(peer), peer->rank), push_one);
 }
 
 /* Ignores `enough`, because BIP reports all arrived packets before it returns. */
@@ -263,27 +251,9 @@ static void *any_nic(msg_world *w)
     return nic;
 }
 
-static int channel_alloc(msg_world *w, size_t len, void **memory)
-{
-    if (viakit_alloc(any_nic(w), len ? len : 1, memory) != VIP_SUCCESS)
-        return msg_fail(w, MSG_ERR_NO_MEMORY, "%zu bytes of shared memory: %s", len, viakit_last_error());
-    return MSG_SUCCESS;
-}
-
 static void channel_forget(msg_world *w, const void *buf, size_t len)
 {
     bip_forget(bc_of(w)->job, buf, len);
-}
-
-/* Its registrations must be dropped first. Only the arena has its length, so all registrations that begin at or
- * after its first byte are dropped. */
-static int channel_free(msg_world *w, void *memory)
-{
-    void *nic = any_nic(w);
-    channel_forget(w, memory, SIZE_MAX - (uintptr_t)memory);
-    if (viakit_free(nic, memory) != VIP_SUCCESS)
-        return msg_fail(w, MSG_ERR_ARG, "%p cannot be freed: %s", memory, viakit_last_error());
-    return MSG_SUCCESS;
 }
 
 /* ---------------------------------------------------------------- opening and closing */
@@ -454,7 +424,6 @@ const struct msg_channel msg_channel_bip = {
     .drop = drop,
     .put = put,
     .notifies_receiver = 1,
-    .alloc = channel_alloc,
-    .free = channel_free,
+    .nic = any_nic,
     .forget = channel_forget,
 };

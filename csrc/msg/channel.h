@@ -80,14 +80,35 @@ struct msg_channel {
     /* Packets and RDMA to the rank that are not complete. At 0 every write is in its memory. NULL if put_short is. */
     unsigned (*outstanding)(const struct msg_peer *peer);
 
-    int (*alloc)(msg_world *w, size_t len, void **memory);
-    int (*free)(msg_world *w, void *memory);
+    /* A NIC (VIP_NIC_HANDLE) that allocates memory which other ranks of this host can map. NULL: there is none. */
+    void *(*nic)(msg_world *w);
+    /* Drops cached registrations that overlap the range. */
     void (*forget)(msg_world *w, const void *buf, size_t len);
     int (*expose)(msg_world *w, void *buf, size_t len, msg_exposed *exposed);
     int (*hide)(msg_world *w, const msg_exposed *exposed);
     /* Which of msg_exposed's handles a peer uses: 0 or 1. */
     int (*handle_index)(struct msg_peer *peer);
 };
+
+/* Pushes a packet, for channels whose packets have a longest length. DATA goes in segments of at most `longest` bytes, in
+ * multiples of 8 so that the receiver's copies stay aligned. `address` is the offset of the segment in the message.
+ * push_one sends n bytes of the data from out->sent on, which keeps the position when there are no credits. */
+static inline int msg_push_segments(struct msg_peer *peer, struct msg_out *out, size_t longest,
+                                    int (*push_one)(struct msg_peer *peer, struct msg_out *out, size_t n))
+{
+    if ((out->packet.head.kind & MSG_PKT_MASK) != MSG_PKT_DATA)
+        return push_one(peer, out, out->len);
+    size_t most = (longest - sizeof out->packet) & ~(size_t)7;
+    while (out->sent < out->len) {
+        size_t n = out->len - out->sent < most ? out->len - out->sent : most;
+        out->packet.rest.address = out->sent;
+        int taken = push_one(peer, out, n);
+        if (taken != 1)
+            return taken;
+        out->sent += n;
+    }
+    return 1;
+}
 
 extern const struct msg_channel msg_channel_via, msg_channel_bip, msg_channel_tcp;
 

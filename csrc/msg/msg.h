@@ -90,7 +90,7 @@ typedef struct msg_world msg_world;
 typedef struct msg_request
     msg_request; /* One active operation. It comes from a pool, and the call that reports its completion frees it. */
 typedef struct msg_message
-    msg_message;   /* A message that msg_mprobe removed from the queue, for msg_mrecv to receive. */
+    msg_message;   /* A message that msg_mprobe removed from the queue, for msg_imrecv to receive. */
 struct msg_policy; /* policy.h */
 
 typedef struct {
@@ -101,7 +101,7 @@ typedef struct {
     size_t
         /* Bytes received (of a truncated message, those that fitted) or sent. From a probe: length of the message. */
         len;
-    uint64_t id; /* of the request, as from msg_request_id() */
+    uint64_t id; /* of the request, never 0; unique among those of a world that exist */
 } msg_status;
 
 /* ---------------------------------------------------------------- opening and closing */
@@ -185,8 +185,6 @@ int msg_irecv(msg_world *world, int context, void *buf, size_t len, int src, int
  * status. status may be NULL. */
 int msg_send(msg_world *world, int context, const void *buf, size_t len, int dst, int tag, msg_mode mode);
 int msg_recv(msg_world *world, int context, void *buf, size_t len, int src, int tag, msg_status *status);
-int msg_sendrecv(msg_world *world, int context, const void *sendbuf, size_t send_len, int dst, int send_tag,
-                 void *recvbuf, size_t recv_len, int src, int recv_tag, msg_status *status);
 
 /* A buffer for buffered sends. detach waits until all messages in it are sent, and returns it. A message occupies
  * its length and at most MSG_BSEND_OVERHEAD further bytes. */
@@ -203,18 +201,9 @@ int msg_buffer_detach(msg_world *world, void **buf, size_t *len);
 int msg_test(msg_world *world, msg_request **request, msg_status *status);
 /* Waits at most timeout_ms. MSG_SUCCESS, MSG_TIMEOUT or MSG_INTERRUPTED; the last two leave the request active. */
 int msg_wait(msg_world *world, msg_request **request, msg_status *status, int64_t timeout_ms);
-/* msg_waitall waits for all n requests; statuses is NULL or has n entries. msg_waitany waits for one: *index is its
- * position, or -1 if all are NULL. */
-int msg_waitall(msg_world *world, int n, msg_request **requests, msg_status *statuses, int64_t timeout_ms);
-int msg_waitany(msg_world *world, int n, msg_request **requests, int *index, msg_status *status, int64_t timeout_ms);
-/* Waits for at least one request; with timeout_ms 0 it polls once. indices and statuses receive *n_done entries.
- * *n_done is -1 if all requests are NULL. */
-int msg_waitsome(msg_world *world, int n, msg_request **requests, int *n_done, int *indices, msg_status *statuses,
-                 int64_t timeout_ms);
 /* Returns 1 if the request is complete, else 0. Neither frees it nor makes progress. (MPI_Request_get_status makes
  * progress first: call msg_progress.) */
 int msg_request_peek(const msg_world *world, const msg_request *request, msg_status *status);
-uint64_t msg_request_id(const msg_request *request);
 
 /* Withdraws a receive that no message has matched, or a send of which no byte has left yet. The request must still
  * be waited for; `cancelled` in its status shows the result. Returns MSG_SUCCESS even if it is too late. */
@@ -228,14 +217,11 @@ int msg_request_free(msg_world *world, msg_request **request);
  * receives its source, tag and length. */
 int msg_iprobe(msg_world *world, int context, int src, int tag, int *flag, msg_status *status);
 int msg_probe(msg_world *world, int context, int src, int tag, msg_status *status, int64_t timeout_ms);
-/* The same, and removes the message from the queue, so that no other receive can match it. *message is NULL if none
- * has arrived. */
-int msg_improbe(msg_world *world, int context, int src, int tag, msg_message **message, msg_status *status);
+/* The same, and removes the message from the queue, so that no other receive can match it. */
 int msg_mprobe(msg_world *world, int context, int src, int tag, msg_message **message, msg_status *status,
                int64_t timeout_ms);
 /* Receives the message; *message becomes NULL. */
 int msg_imrecv(msg_world *world, msg_message **message, void *buf, size_t len, msg_request **request);
-int msg_mrecv(msg_world *world, msg_message **message, void *buf, size_t len, msg_status *status);
 
 /* Finds an unreceived message of a context whose tag has the bits of `tag` where `mask` has ones, and differs from
  * `tag`. Returns 1 and its status, or 0. For callers with several kinds of messages in one context. */
@@ -353,7 +339,6 @@ typedef enum {
 
 void msg_counters(msg_world *world, uint64_t *values); /* values[MSG_N_COUNTERS] */
 const char *msg_counter_name(int counter);             /* NULL past the end */
-const char *msg_counter_text(int counter);
 
 #ifdef __cplusplus
 }

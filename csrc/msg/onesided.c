@@ -48,9 +48,18 @@ static int put_short(struct write *a)
     return msg_same_process(a->w) ? MSG_INTERRUPTED : MSG_ERR_PROCESS;
 }
 
-/* Adds the write to the list that msg_move serves. If a part of it could not be started, a fence holds back later
+/* Waits until an earlier write to the rank is handed over. */
+static int await_turn(struct write *a)
+{
+    int code = may_begin(a) ? MSG_SUCCESS : msg_wait_until(a->w, may_begin, a, -1);
+    if (code == MSG_SUCCESS && a->peer->state != MSG_PEER_CONNECTED)
+        code = msg_fail_plain(a->w, msg_peer_error(a->peer));
+    return code;
+}
+
+/* Adds the request to the list that msg_move serves. If a part of a write could not be started, a fence holds back later
  * messages. */
-static int put_long(const struct write *a, msg_request *r)
+static int move_long(const struct write *a, msg_request *r)
 {
     r->want = a->len;
     int code = a->peer->channel->hold(a->peer, r, a->len, 0);
@@ -63,6 +72,25 @@ static int put_long(const struct write *a, msg_request *r)
     msg_move(a->w);
     if (msg_is_writing(a->w, a->target) && msg_fence(a->peer) != MSG_SUCCESS)
         msg_peer_failed(a->peer, "memory is exhausted: messages behind a write could not be kept back");
+    return MSG_SUCCESS;
+}
+
+/* Makes the request of a transfer, and starts the transfer if it is long. */
+static int begin_request(const struct write *a, int kind, int is_short, msg_request **out)
+{
+    msg_request *r = msg_request_new(a->w, kind, 0, a->target, 0, (void *)(uintptr_t)a->buf, a->len);
+    int code = MSG_SUCCESS;
+    if (r == NULL)
+        return msg_fail(a->w, MSG_ERR_NO_MEMORY, "no memory for another request");
+    if (kind == MSG_REQ_GET)
+        r->flags |= MSG_MOVING; /* its buffer is in use even if the rank leaves */
+    if (is_short)
+        msg_complete(r, MSG_SUCCESS);
+    else if ((code = move_long(a, r)) != MSG_SUCCESS) {
+        msg_request_put(a->w, r);
+        return code;
+    }
+    *out = r;
     return MSG_SUCCESS;
 }
 
@@ -89,10 +117,8 @@ static int check_put(const struct write *a, const msg_exposed *exposed, uint64_t
 static int put_away(struct write *a, msg_request **out)
 {
     int code = MSG_SUCCESS, remote = a->peer->channel != NULL, is_short = !remote || a->len <= MSG_PUT_SHORT;
-    if (remote && !may_begin(a))
-        code = msg_wait_until(a->w, may_begin, a, -1);
-    if (code == MSG_SUCCESS && remote && a->peer->state != MSG_PEER_CONNECTED)
-        code = msg_fail_plain(a->w, msg_peer_error(a->peer));
+    if (remote)
+        code = await_turn(a);
     if (code)
         return code;
     if (remote && a->peer->queue)
@@ -102,19 +128,7 @@ static int put_away(struct write *a, msg_request **out)
         memmove((char *)(uintptr_t)a->address, a->buf, a->len);
     else if (remote && is_short && a->len && (code = put_short(a)) != MSG_SUCCESS)
         return code;
-    if (out == NULL)
-        return MSG_SUCCESS;
-    msg_request *r = msg_request_new(a->w, MSG_REQ_PUT, 0, a->target, 0, (void *)(uintptr_t)a->buf, a->len);
-    if (r == NULL)
-        return msg_fail(a->w, MSG_ERR_NO_MEMORY, "no memory for another request");
-    if (is_short)
-        msg_complete(r, MSG_SUCCESS);
-    else if ((code = put_long(a, r)) != MSG_SUCCESS) {
-        msg_request_put(a->w, r);
-        return code;
-    }
-    *out = r;
-    return MSG_SUCCESS;
+    return out ? begin_request(a, MSG_REQ_PUT, is_short, out) : MSG_SUCCESS;
 }
 
 /* Without a request (out NULL) at most MSG_PUT_SHORT bytes, copied before this returns. Waits only for room in the
@@ -168,30 +182,12 @@ int msg_get(msg_world *w, void *buf, size_t len, int target, const msg_exposed *
     int code = check_put(&a, exposed, offset, 1);
     if (code == MSG_SUCCESS && !msg_can_get(w, target))
         code = msg_fail(w, MSG_ERR_NOT_SUPPORTED, "rank %d is connected by a link without RDMA reads", target);
-    if (code == MSG_SUCCESS && !may_begin(&a))
-        code = msg_wait_until(w, may_begin, &a, -1);
-    if (code == MSG_SUCCESS && a.peer->state != MSG_PEER_CONNECTED)
-        code = msg_fail_plain(w, msg_peer_error(a.peer));
+    if (code == MSG_SUCCESS)
+        code = await_turn(&a);
     if (code)
         return code;
-    msg_request *r = msg_request_new(w, MSG_REQ_GET, 0, target, 0, buf, len);
-    if (r == NULL)
-        return msg_fail(w, MSG_ERR_NO_MEMORY, "no memory for another request");
     MSG_COUNT(w, gets, 1);
-    if (len == 0)
-        msg_complete(r, MSG_SUCCESS);
-    else if ((code = a.peer->channel->hold(a.peer, r, len, 0)) != MSG_SUCCESS) {
-        msg_request_put(w, r);
-        return code;
-    } else {
-        r->flags |= MSG_MOVING; /* its buffer is in use even if the rank leaves */
-        r->want = len;
-        r->address = exposed->address + offset;
-        r->handle = exposed->handle[a.peer->channel->handle_index(a.peer)];
-        r->moving = w->moving;
-        w->moving = r;
-        msg_move(w);
-    }
-    *out = r;
-    return MSG_SUCCESS;
+    a.address = exposed->address + offset;
+    a.handle = exposed->handle[a.peer->channel->handle_index(a.peer)];
+    return begin_request(&a, MSG_REQ_GET, len == 0, out);
 }

@@ -169,11 +169,6 @@ const char *msg_policy_field_name(int i)
     return i >= 0 && i < N_FIELDS ? fields[i].name : NULL;
 }
 
-const char *msg_policy_field_text(int i)
-{
-    return i >= 0 && i < N_FIELDS ? fields[i].text : NULL;
-}
-
 /* Every numeric field is an int64_t at an offset, so one pair of functions reads and writes them all. Index i is the
  * order in MSG_POLICY_FIELDS. hello.c hashes the fields in this order to check that all ranks have the same policy. */
 static int64_t *field_at(msg_policy *policy, int i)

@@ -103,7 +103,6 @@ int msg_policy_parse(msg_policy *policy, const char *text, char *error);
 
 /* Fields by index, for listings; NULL past the end. */
 const char *msg_policy_field_name(int i);
-const char *msg_policy_field_text(int i);
 int64_t msg_policy_get(const msg_policy *policy, int i);
 
 #ifdef __cplusplus

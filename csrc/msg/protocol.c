@@ -508,7 +508,7 @@ void msg_arrival_lost(struct msg_peer *peer, struct msg_in *in)
     if (m == NULL)
         return;
     if (m->taken && m->to == NULL && is_message) {
-        m->arriving = 2; /* A caller of msg_mprobe holds it: msg_mrecv will report the error. */
+        m->arriving = 2; /* A caller of msg_mprobe holds it: msg_imrecv will report the error. */
         return;
     }
     if (!m->taken && is_message)

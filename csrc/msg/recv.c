@@ -178,28 +178,6 @@ int msg_recv(msg_world *w, int context, void *buf, size_t len, int src, int tag,
     return code;
 }
 
-/* The receive is posted first, so that two ranks that send to each other both find one. If the send fails, the
- * receive is withdrawn. If its message is already arriving, it is waited for, and the send's error is still
- * returned. */
-int msg_sendrecv(msg_world *w, int context, const void *sendbuf, size_t send_len, int dst, int send_tag, void *recvbuf,
-                 size_t recv_len, int src, int recv_tag, msg_status *status)
-{
-    msg_request *r;
-    int code = msg_irecv(w, context, recvbuf, recv_len, src, recv_tag, &r);
-    if (code)
-        return code;
-    int sent = msg_send(w, context, sendbuf, send_len, dst, send_tag, MSG_STANDARD);
-    msg_lock(w);
-    if (sent != MSG_SUCCESS && (r->flags & MSG_ON_POSTED)) {
-        msg_unpost(w, r);
-        msg_request_put(w, r);
-        code = sent;
-    } else
-        code = finish_recv(w, r, status);
-    msg_unlock(w);
-    return sent ? sent : code;
-}
-
 /* ---------------------------------------------------------------- probing */
 
 /* A search and its latest result, which is stale once the lock is released. */
@@ -279,7 +257,7 @@ int msg_iprobe(msg_world *w, int context, int src, int tag, int *flag, msg_statu
     return code == MSG_TIMEOUT ? MSG_SUCCESS : code;
 }
 
-/* Removes the message from the queue: it is matched, so no receive of another thread can get it before msg_mrecv.
+/* Removes the message from the queue: it is matched, so no receive of another thread can get it before msg_imrecv.
  * The caller owns the message until then. A message that is never received is freed with the world (request.c:
  * blocks). */
 int msg_mprobe(msg_world *w, int context, int src, int tag, msg_message **message, msg_status *status,
@@ -298,14 +276,6 @@ int msg_mprobe(msg_world *w, int context, int src, int tag, msg_message **messag
     }
     msg_unlock(w);
     return code == MSG_PENDING ? MSG_TIMEOUT : code;
-}
-
-int msg_improbe(msg_world *w, int context, int src, int tag, msg_message **message, msg_status *status)
-{
-    int code = msg_mprobe(w, context, src, tag, message, status, 0);
-    if (code == MSG_TIMEOUT)
-        *message = NULL;
-    return code == MSG_TIMEOUT ? MSG_SUCCESS : code;
 }
 
 /* Lock held. */
@@ -340,18 +310,6 @@ int msg_imrecv(msg_world *w, msg_message **message, void *buf, size_t len, msg_r
     int code = start_mrecv(w, message, buf, len, &r);
     if (code == MSG_SUCCESS)
         *out = r;
-    msg_unlock(w);
-    return code;
-}
-
-int msg_mrecv(msg_world *w, msg_message **message, void *buf, size_t len, msg_status *status)
-{
-    msg_request *r = NULL;
-    if (!msg_enter(w))
-        return MSG_ERR_PROCESS;
-    int code = start_mrecv(w, message, buf, len, &r);
-    if (code == MSG_SUCCESS)
-        code = finish_recv(w, r, status);
     msg_unlock(w);
     return code;
 }

@@ -194,12 +194,13 @@ static int push_short(struct msg_peer *peer, struct msg_head head, const void *d
 }
 
 /* Sends one packet with n bytes of the out's data, from `sent` on. */
-static int push_one(struct peers_pair *rank, struct msg_out *out, size_t n)
+static int push_one(struct msg_peer *peer, struct msg_out *out, size_t n)
 {
+    struct peers_pair *rank = rank_of(peer);
     struct peers_slot *slot;
     size_t head_len = msg_packet_len(&out->packet);
     if (rank->credits == 0) {
-        MSG_COUNT(world_of(rank), credit_stalls, 1);
+        MSG_COUNT(peer->world, credit_stalls, 1);
         return 0;
     }
     if ((slot = take_slot(rank, 2)) == NULL)
@@ -209,27 +210,13 @@ static int push_one(struct peers_pair *rank, struct msg_out *out, size_t n)
     if (n)
         memcpy(slot->buf + head_len, out->data + out->sent, n);
     rank->credits--;
-    msg_count_copy(world_of(rank), n);
+    msg_count_copy(peer->world, n);
     return post_bytes(rank, slot, head_len + n) == 0 ? 1 : -1;
 }
 
-/* Segments DATA into packets that fit an eager buffer, in multiples of 8 so that the receiver's copies stay aligned.
- * `address` is the offset of the segment in the message. out->sent keeps the position when credits run out. */
 static int push(struct msg_peer *peer, struct msg_out *out)
 {
-    struct peers_pair *rank = rank_of(peer);
-    if ((out->packet.head.kind & MSG_PKT_MASK) != MSG_PKT_DATA)
-        return push_one(rank, out, out->len);
-    size_t most = (rank->port->room - sizeof out->packet) & ~(size_t)7;
-    while (out->sent < out->len) {
-        size_t n = out->len - out->sent < most ? out->len - out->sent : most;
-        out->packet.rest.address = out->sent;
-        int taken = push_one(rank, out, n);
-        if (taken != 1)
-            return taken;
-        out->sent += n;
-    }
-    return 1;
+    return msg_push_segments(peer, out, rank_of(peer)->port->room, push_one);
 }
 
 /* Sends a CREDIT packet. It costs no credit; otherwise two ranks without credits would deadlock. The receiver has
@@ -441,41 +428,15 @@ static int handle_index(struct msg_peer *peer)
 
 /* ---------------------------------------------------------------- memory */
 
-static struct peers_port *first_port(msg_world *w)
+static void *any_nic(msg_world *w)
 {
-    struct peers *net = &vc_of(w)->net;
-    return net->ports[0] ? net->ports[0] : net->ports[1];
-}
-
-static int channel_alloc(msg_world *w, size_t len, void **memory)
-{
-    if (viakit_alloc(first_port(w)->nic, len ? len : 1, memory) != VIP_SUCCESS)
-        return msg_fail(w, MSG_ERR_NO_MEMORY, "%zu byte%s of shared memory: %s", len, vk_s(len), viakit_last_error());
-    return MSG_SUCCESS;
+    const struct peers *net = &vc_of(w)->net;
+    return net->ports[0] ? net->ports[0]->nic : net->ports[1]->nic;
 }
 
 static void channel_forget(msg_world *w, const void *buf, size_t len)
 {
     peers_forget(&vc_of(w)->net, buf, len);
-}
-
-static int channel_free(msg_world *w, void *memory)
-{
-    /* Registered memory cannot be freed, and the cache may hold a registration. First only regions that begin at its
-     * first byte are dropped. Only the arena has the length, so if that fails, all regions that begin in or after it
-     * are dropped. */
-    VIP_RETURN code = viakit_free(first_port(w)->nic, memory);
-    if (code == VIP_ERROR_RESOURCE) {
-        channel_forget(w, memory, 1);
-        code = viakit_free(first_port(w)->nic, memory);
-    }
-    if (code == VIP_ERROR_RESOURCE) {
-        channel_forget(w, memory, SIZE_MAX - (uintptr_t)memory);
-        code = viakit_free(first_port(w)->nic, memory);
-    }
-    if (code != VIP_SUCCESS)
-        return msg_fail(w, MSG_ERR_ARG, "%p cannot be freed: %s", memory, viakit_last_error());
-    return MSG_SUCCESS;
 }
 
 /* Makes a separate region outside the cache: it stays until msg_hide, and peers may write to it, and read it, until
@@ -538,8 +499,7 @@ const struct msg_channel msg_channel_via = {
     .put_short = put_short,
     .can_get = can_get,
     .outstanding = outstanding,
-    .alloc = channel_alloc,
-    .free = channel_free,
+    .nic = any_nic,
     .forget = channel_forget,
     .expose = expose,
     .hide = hide,

@@ -325,110 +325,6 @@ int msg_test(msg_world *w, msg_request **request, msg_status *status)
     return code;
 }
 
-struct set {
-    msg_world *w;
-    msg_request **requests;
-    int n, at;     /* all: requests before `at` are complete */
-    uint64_t seen; /* any: n_completed at the last scan */
-};
-
-/* Continues at the previous position, because complete requests stay so until they are reaped. */
-static int all_complete(void *argument)
-{
-    struct set *s = argument;
-    while (s->at < s->n && (s->requests[s->at] == NULL || s->requests[s->at]->complete))
-        s->at++;
-    return s->at == s->n;
-}
-
-/* Scans only after a completion. */
-static int any_complete(void *argument)
-{
-    struct set *s = argument;
-    if (s->seen == s->w->n_completed)
-        return 0;
-    s->seen = s->w->n_completed;
-    for (s->at = 0; s->at < s->n; s->at++)
-        if (s->requests[s->at] && s->requests[s->at]->complete)
-            return 1;
-    return 0;
-}
-
-/* Returns the number of active requests, or -1 if any is neither active nor NULL. */
-static int count_active(msg_world *w, int n, msg_request **requests)
-{
-    int active = 0;
-    for (int i = 0; i < n; i++)
-        if (requests[i]) {
-            if (!is_active(w, requests[i])) {
-                not_a_request(w);
-                return -1;
-            }
-            active++;
-        }
-    return active;
-}
-
-int msg_waitall(msg_world *w, int n, msg_request **requests, msg_status *statuses, int64_t timeout_ms)
-{
-    struct set s = {w, requests, n, 0, 0};
-    if (!msg_enter(w))
-        return MSG_ERR_PROCESS;
-    /* All or none: after a time-out no request has been reaped, and the caller may wait for the same set again. */
-    int code = count_active(w, n, requests) < 0 ? MSG_ERR_REQUEST : msg_wait_until(w, all_complete, &s, timeout_ms);
-    for (int i = 0; code == MSG_SUCCESS && i < n; i++) {
-        if (requests[i])
-            msg_reap(w, &requests[i], statuses ? &statuses[i] : NULL);
-        else if (statuses)
-            statuses[i] = empty_status;
-    }
-    msg_unlock(w);
-    return code;
-}
-
-int msg_waitany(msg_world *w, int n, msg_request **requests, int *index, msg_status *status, int64_t timeout_ms)
-{
-    if (!msg_enter(w))
-        return MSG_ERR_PROCESS;
-    /* `seen` differs from n_completed, so the first call scans. */
-    struct set s = {w, requests, n, 0, w->n_completed - 1};
-    int active = count_active(w, n, requests), code = active < 0 ? MSG_ERR_REQUEST : MSG_SUCCESS;
-    if (active > 0 && (code = msg_wait_until(w, any_complete, &s, timeout_ms)) == MSG_SUCCESS) {
-        *index = s.at;
-        msg_reap(w, &requests[s.at], status);
-    } else if (active == 0) {
-        *index = -1;
-        if (status)
-            *status = empty_status;
-    }
-    msg_unlock(w);
-    return code;
-}
-
-int msg_waitsome(msg_world *w, int n, msg_request **requests, int *n_done, int *indices, msg_status *statuses,
-                 int64_t timeout_ms)
-{
-    if (!msg_enter(w))
-        return MSG_ERR_PROCESS;
-    struct set s = {w, requests, n, 0, w->n_completed - 1};
-    int active = count_active(w, n, requests), code = active < 0 ? MSG_ERR_REQUEST : MSG_SUCCESS, done = 0;
-    if (active > 0)
-        code = msg_wait_until(w, any_complete, &s, timeout_ms);
-    if (active > 0 && (code == MSG_SUCCESS || (code == MSG_TIMEOUT && timeout_ms == 0))) {
-        code = MSG_SUCCESS;
-        for (int i = 0; i < n; i++)
-            if (requests[i] && requests[i]->complete) {
-                indices[done] = i;
-                msg_reap(w, &requests[i], statuses ? &statuses[done] : NULL);
-                done++;
-            }
-    }
-    if (code == MSG_SUCCESS)
-        *n_done = active == 0 ? -1 : done;
-    msg_unlock(w);
-    return code;
-}
-
 int msg_request_peek(const msg_world *w, const msg_request *request, msg_status *status)
 {
     /* Acquire, paired with msg_complete's release: a reader of `complete` also sees the status written before it. */
@@ -437,11 +333,6 @@ int msg_request_peek(const msg_world *w, const msg_request *request, msg_status 
     if (status)
         *status = request && request->world == w ? request->status : empty_status;
     return 1;
-}
-
-uint64_t msg_request_id(const msg_request *request)
-{
-    return request ? request->id : 0;
 }
 
 /* MPI requires that a cancelled operation either never happened or completes normally. So only operations that the

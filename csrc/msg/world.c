@@ -27,7 +27,9 @@
 #include "base/blake2s.h"
 #include "base/plural.h"
 #include "base/virtual_table.h"
+#include "base/words.h"
 #include "msg/channel.h"
+#include "viakit.h"
 
 #define ATTEND_NS 100000 /* first interval of the attendant's service, then doubled */
 #define ATTEND_LONGEST 5000000
@@ -48,48 +50,24 @@ static void watch_forks(void)
 
 /* ---------------------------------------------------------------- names and texts */
 
+#define CODE(name, value, text) {value, "MSG_" #name, text},
+#define COUNTER(name, text) {MSG_COUNTER_##name, #name, text},
+static const struct vk_word errors[] = {MSG_ERRORS(CODE)};
+static const struct vk_word counters[] = {MSG_COUNTERS(COUNTER)};
+
 const char *msg_error_name(int code)
 {
-    switch (code) {
-#define MSG_X(name, value, text) \
-    case value:                  \
-        return "MSG_" #name;
-        MSG_ERRORS(MSG_X)
-#undef MSG_X
-    default:
-        return NULL;
-    }
+    return VK_WORD(errors, code)->name;
 }
 
 const char *msg_error_text(int code)
 {
-    switch (code) {
-#define MSG_X(name, value, text) \
-    case value:                  \
-        return text;
-        MSG_ERRORS(MSG_X)
-#undef MSG_X
-    default:
-        return NULL;
-    }
+    return VK_WORD(errors, code)->text;
 }
-
-static const struct {
-    const char *name, *text;
-} counters[MSG_N_COUNTERS] = {
-#define MSG_X(name, text) {#name, text},
-    MSG_COUNTERS(MSG_X)
-#undef MSG_X
-};
 
 const char *msg_counter_name(int counter)
 {
-    return counter >= 0 && counter < MSG_N_COUNTERS ? counters[counter].name : NULL;
-}
-
-const char *msg_counter_text(int counter)
-{
-    return counter >= 0 && counter < MSG_N_COUNTERS ? counters[counter].text : NULL;
+    return VK_WORD(counters, counter)->name;
 }
 
 void msg_counters(msg_world *w, uint64_t *values)
@@ -519,16 +497,31 @@ void msg_world_abort(msg_world *w)
  * memory suffices: no other rank accesses it, or none does by RDMA. */
 int msg_alloc(msg_world *w, size_t len, void **memory)
 {
+    int code = MSG_SUCCESS;
     if (!msg_enter(w))
         return MSG_ERR_PROCESS;
-    int code;
-    if (w->channel && w->channel->alloc)
-        code = w->channel->alloc(w, len, memory);
-    else {
+    if (w->channel == NULL || w->channel->nic == NULL)
         code = posix_memalign(memory, 4096, len ? len : 1) == 0 ? MSG_SUCCESS : msg_fail_plain(w, MSG_ERR_NO_MEMORY);
-    }
+    else if (viakit_alloc(w->channel->nic(w), len ? len : 1, memory) != VIP_SUCCESS)
+        code = msg_fail(w, MSG_ERR_NO_MEMORY, "%zu byte%s of shared memory: %s", len, vk_s(len), viakit_last_error());
     msg_unlock(w);
     return code;
+}
+
+/* Registered memory cannot be freed, and the cache may hold a registration. First only regions that begin at its first
+ * byte are dropped. Only the allocator has the length, so if that fails, all regions that begin in or after it are
+ * dropped. */
+static int free_shared(msg_world *w, void *memory)
+{
+    const size_t to_forget[] = {0, 1, SIZE_MAX - (uintptr_t)memory};
+    VIP_RETURN code = VIP_ERROR_RESOURCE;
+    for (int i = 0; i < 3 && code == VIP_ERROR_RESOURCE; i++) {
+        if (to_forget[i])
+            w->channel->forget(w, memory, to_forget[i]);
+        code = viakit_free(w->channel->nic(w), memory);
+    }
+    return code == VIP_SUCCESS ? MSG_SUCCESS
+                               : msg_fail(w, MSG_ERR_ARG, "%p cannot be freed: %s", memory, viakit_last_error());
 }
 
 int msg_free(msg_world *w, void *memory)
@@ -536,8 +529,8 @@ int msg_free(msg_world *w, void *memory)
     int code = MSG_SUCCESS;
     if (!msg_enter(w))
         return MSG_ERR_PROCESS;
-    if (w->channel && w->channel->free)
-        code = w->channel->free(w, memory);
+    if (w->channel && w->channel->nic)
+        code = free_shared(w, memory);
     else
         free(memory);
     msg_unlock(w);

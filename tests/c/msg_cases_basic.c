@@ -7,6 +7,7 @@
 #include "msg_cases.h"
 
 #include "check.h"
+#include "msg_calls.h"
 
 /* A rank with itself: unexpected and expected, standard and synchronous. */
 void case_alone(msg_world **world, int rank, int n_ranks)
@@ -139,7 +140,7 @@ void case_ring(msg_world **world, int rank, int n_ranks)
             char *a = malloc(lens[k]), *b = malloc(lens[k]);
             msg_status s;
             pattern_fill(a, lens[k], (unsigned)(rank * 100 + round));
-            OK(msg_sendrecv(w, 2, a, lens[k], next, round, b, lens[k], previous, round, &s));
+            OK(call_sendrecv(w, 2, a, lens[k], next, round, b, lens[k], previous, round, &s));
             CHECK_EQ(s.source, previous);
             CHECK_EQ(s.len, lens[k]);
             CHECK(pattern_holds(b, lens[k], (unsigned)(previous * 100 + round)));

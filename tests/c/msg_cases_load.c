@@ -6,6 +6,7 @@
 
 #include "check.h"
 #include "msg/engine.h"
+#include "msg_calls.h"
 #include "msg_cases.h"
 
 /* One-sided writes into the memory of a rank that makes no calls. */
@@ -101,7 +102,7 @@ void case_storm(msg_world **world, int rank, int n_ranks)
             pattern_fill(out + (size_t)i * MOST, len, (unsigned)(rank * 64 + i));
             OK(msg_isend(w, 1, out + (size_t)i * MOST, len, i, round, MSG_STANDARD, &r[n_ranks + i]));
         }
-        OK(msg_waitall(w, 2 * n_ranks, r, NULL, MSG_FOREVER));
+        OK(call_wait_all(w, 2 * n_ranks, r, NULL));
         for (int i = 0; i < n_ranks; i++)
             CHECK(pattern_holds(in + (size_t)i * MOST, lens[(round + i + rank) % 6], (unsigned)(i * 64 + rank)));
     }
@@ -117,8 +118,8 @@ void case_many(msg_world **world, int rank, int n_ranks)
         /* A dissemination barrier: after step k each rank knows of 2k ranks. */
         for (int step = 1; step < n_ranks; step *= 2) {
             int v = -1;
-            OK(msg_sendrecv(w, 1, &round, sizeof round, (rank + step) % n_ranks, step, &v, sizeof v,
-                            (rank + n_ranks - step) % n_ranks, step, NULL));
+            OK(call_sendrecv(w, 1, &round, sizeof round, (rank + step) % n_ranks, step, &v, sizeof v,
+                             (rank + n_ranks - step) % n_ranks, step, NULL));
             CHECK_EQ(v, round);
         }
 }

@@ -18,6 +18,7 @@
 #include "check.h"
 #include "msg/engine.h"
 #include "msg/via.h"
+#include "msg_calls.h"
 #include "process.h"
 
 /* Rank 1 is alone on its host and meets two ranks on its network NIC, each of which meets only one there: it keeps
@@ -37,7 +38,7 @@ void case_hosts_credits(msg_world **world, int rank, int n_ranks)
         }
     job_meet(); /* no rank has polled yet */
     if (rank == 0)
-        OK(msg_waitall(w, N, r, NULL, CHECK_WAIT_S * 1000));
+        OK(call_wait_all(w, N, r, NULL));
     for (int i = 0; rank == 1 && i < N; i++) {
         OK(msg_recv(w, 1, data[0], sizeof data[0], 0, i, NULL));
         CHECK(pattern_holds(data[0], sizeof data[0], (unsigned)i));
@@ -56,7 +57,7 @@ void case_put_order(msg_world **world, int rank, int n_ranks)
     OK(msg_alloc(w, LEN, &memory));
     memset(memory, 0, LEN);
     OK(msg_expose(w, memory, LEN, &mine));
-    OK(msg_sendrecv(w, 1, &mine, sizeof mine, !rank, 1, &theirs, sizeof theirs, !rank, 1, NULL));
+    OK(call_sendrecv(w, 1, &mine, sizeof mine, !rank, 1, &theirs, sizeof theirs, !rank, 1, NULL));
     volatile char *last = (volatile char *)memory + LEN - 1;
     if (rank == 0) {
         msg_request *r, *sent[3];
@@ -66,7 +67,7 @@ void case_put_order(msg_world **world, int rank, int n_ranks)
             OK(msg_put(w, data, LEN, 1, &theirs, 0, &r));
             for (int i = 0; i < 3; i++) /* more than one waits behind it */
                 OK(msg_isend(w, 1, NULL, 0, 1, 2 + i, MSG_STANDARD, &sent[i]));
-            OK(msg_waitall(w, 3, sent, NULL, MSG_FOREVER));
+            OK(call_wait_all(w, 3, sent, NULL));
             OK(msg_wait(w, &r, NULL, MSG_FOREVER));
         }
         free(data);
@@ -276,7 +277,7 @@ void case_forged(msg_world **world, int rank, int n_ranks)
         GIVES(msg_test(w, &r[N - 1], &s), MSG_PENDING);
         GIVES(msg_test(w, &in, &s), MSG_PENDING);
         job_meet();
-        OK(msg_waitall(w, N, r, NULL, CHECK_WAIT_S * 1000));
+        OK(call_wait_all(w, N, r, NULL));
         OK(msg_wait(w, &in, &s, CHECK_WAIT_S * 1000));
     }
 }

@@ -15,6 +15,7 @@
 #include "msg/policy.h"
 
 #include "harness.h"
+#include "msg_calls.h"
 
 #define N_RANKS 3
 #define LEN_MOST 4096
@@ -111,7 +112,7 @@ static void *talk(void *argument)
     rank_of_job *r = argument;
     msg_world *w = r->job->worlds[r->rank];
     int n = r->job->n_ranks, mine = r->rank, theirs = -1, from = (r->rank + n - 1) % n;
-    CHECK_EQ(msg_sendrecv(w, 1, &mine, sizeof(mine), (r->rank + 1) % n, 7, &theirs, sizeof(theirs), from, 7, NULL),
+    CHECK_EQ(call_sendrecv(w, 1, &mine, sizeof(mine), (r->rank + 1) % n, 7, &theirs, sizeof(theirs), from, 7, NULL),
              MSG_SUCCESS);
     CHECK_EQ(theirs, from);
     CHECK_EQ(msg_world_close(w, 1000 * CHECK_WAIT_S), MSG_SUCCESS);

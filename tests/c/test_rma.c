@@ -9,6 +9,7 @@
 
 #include "check.h"
 #include "msg/engine.h"
+#include "msg_calls.h"
 #include "msg_job.h"
 #include "netns.h"
 #include "rma/rma.h"
@@ -34,7 +35,7 @@ static struct scene open_scene(msg_world *w, int rank, int n, size_t len)
     CHECK(!rma_number_is_free(s.r, 7) && rma_number_is_free(s.r, 8));
     for (int d = 1; d < n; d++) {
         int to = (rank + d) % n, from = (rank - d + n) % n;
-        OK(msg_sendrecv(w, 1, &cards[rank], sizeof *cards, to, 1, &cards[from], sizeof *cards, from, 1, NULL));
+        OK(call_sendrecv(w, 1, &cards[rank], sizeof *cards, to, 1, &cards[from], sizeof *cards, from, 1, NULL));
     }
     OK(rma_window_join(s.win, cards));
     job_meet();

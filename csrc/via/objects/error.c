@@ -25,6 +25,7 @@
 #include "base/atomic.h"
 #include "base/explain.h"
 #include "base/pool.h"
+#include "base/words.h"
 #include "link/link.h"
 #include "via/engine.h"
 #include "via/enter.h"
@@ -111,51 +112,33 @@ VIP_RETURN via_bad_handle(const char *what, const void *handle)
     X(VIP_STATE_CONNECT_PENDING, "a connection is being made") \
     X(VIP_STATE_ERROR, "the connection broke: disconnect to use the VI again")
 
-/* One entry of a table; the macro makes the name from the code as it is written. */
-struct word {
-    int code;
-    const char *name, *text;
-};
 #define WORD(code, text) {code, #code, text},
-
-/* Searched linearly: the tables are short, and a text is never needed on the short path. */
-static const struct word return_words[] = {RETURNS(WORD)};
-static const struct word error_words[] = {ERROR_CODES(WORD)};
-static const struct word state_words[] = {STATES(WORD)};
-
-/* An unknown code has neither name nor text: both are NULL. */
-static const struct word *find_word(const struct word *words, size_t n, int code)
-{
-    static const struct word none;
-    for (size_t i = 0; i < n; i++)
-        if (words[i].code == code)
-            return &words[i];
-    return &none;
-}
-#define FIND(words, code) find_word(words, sizeof(words) / sizeof *(words), code)
+static const struct vk_word return_words[] = {RETURNS(WORD)};
+static const struct vk_word error_words[] = {ERROR_CODES(WORD)};
+static const struct vk_word state_words[] = {STATES(WORD)};
 
 const char *viakit_return_name(int code)
 {
-    return FIND(return_words, code)->name;
+    return VK_WORD(return_words, code)->name;
 }
 const char *viakit_return_text(int code)
 {
-    return FIND(return_words, code)->text;
+    return VK_WORD(return_words, code)->text;
 }
 const char *viakit_error_code_name(int code)
 {
-    return FIND(error_words, code)->name;
+    return VK_WORD(error_words, code)->name;
 }
 const char *viakit_error_code_text(int code)
 {
-    return FIND(error_words, code)->text;
+    return VK_WORD(error_words, code)->text;
 }
 const char *viakit_state_name(int code)
 {
-    return FIND(state_words, code)->name;
+    return VK_WORD(state_words, code)->name;
 }
 
-static const struct word counter_words[] = {
+static const struct vk_word counter_words[] = {
 #define COUNTER(name, text) {VIAKIT_COUNTER_##name, #name, text},
     VIAKIT_COUNTERS(COUNTER)
 #undef COUNTER
@@ -163,11 +146,11 @@ static const struct word counter_words[] = {
 
 const char *viakit_counter_name(int counter)
 {
-    return FIND(counter_words, counter)->name;
+    return VK_WORD(counter_words, counter)->name;
 }
 const char *viakit_counter_text(int counter)
 {
-    return FIND(counter_words, counter)->text;
+    return VK_WORD(counter_words, counter)->text;
 }
 
 /* ---------------------------------------------------------------- asynchronous errors */
@@ -255,10 +238,7 @@ void via_run_handlers(struct via_nic *nic)
  */
 VIP_RETURN VipErrorCallback(VIP_NIC_HANDLE handle, VIP_PVOID context, VIP_ERROR_HANDLER handler)
 {
-    VIP_RETURN code;
-    struct via_nic *nic = via_nic_enter(handle, &code);
-    if (nic == NULL)
-        return code;
+    VIA_ENTER_NIC(nic, handle);
     nic->handler = handler;
     nic->handler_context = context;
     via_leave(nic);
