@@ -12,8 +12,8 @@
  *
  * The first two servers belong to the sender's host, so a frame's time there is known when it is sent. It is not known
  * how long it waits at the receiver's switch port, because a frame sent later on a shorter way may be there earlier. So
- * frames lie in `first_coming`, sorted by `head`, until every rank's clock has passed that time. Only then their order
- * is final, and sim_path_settle() computes `ready`.
+ * frames lie in `first_coming`, sorted by `head`, until no rank can send one that is earlier there (turns.c). Only then
+ * their order is final, and sim_path_settle() computes `ready`.
  *
  * Two ranks on one host exchange frames through its memory: a flag and a copy.
  */
@@ -115,6 +115,13 @@ void sim_path_send(struct sim_view *v, uint32_t i, uint32_t to)
     *at = i;
 }
 
+uint64_t sim_path_shortest(const struct sim_machine *m)
+{
+    double line = m->stores && m->topology != SIM_NO_SWITCH ? m->frame_bytes * m->wire : 0;
+    double hop = m->topology == SIM_NO_SWITCH ? 0 : m->switch_latency;
+    return ps(m->card_frame) + ps(m->wire_delay + hop + 2 * m->card_start) + ps(line);
+}
+
 /* The passage through the receiver's two servers. */
 static uint64_t pass(const struct sim_machine *m, const struct sim_slot *s, uint64_t *in_line, uint64_t *in_bus)
 {
@@ -173,7 +180,7 @@ uint32_t sim_path_take(struct sim_world *w, uint32_t port, uint64_t now)
         p->blocked[from / 64] &= ~(1ull << from % 64);
         struct sim_member *sender = &w->members[from];
         if (sender->state == SIM_READY && sender->idle && !sender->aligning && sender->wake > now)
-            sender->wake = now; /* there is room again */
+            sender->wake = later(now, sender->clock); /* there is room again */
     }
     return i;
 }

@@ -1,14 +1,20 @@
 /*
  * The order of a simulated machine: whose turn it is.
  *
- * One rank runs at a time, the one with the earliest next event. It goes on until its clock would pass another rank's
- * event, and then hands over by a futex. Frames are therefore sent and received in the order of virtual time, and
- * results depend neither on the load of the real machine nor on the number of its cores. Ranks with equal events run in
- * the order of their numbers.
+ * One rank runs at a time, the one with the earliest next event. It goes on until its clock would pass the horizon of
+ * another rank, and then hands over by a futex. The horizon is that rank's next event, and the shortest time in which a
+ * frame sent there reaches a switch port of this host: until then nothing of the other rank can be noticed here. Ranks
+ * of one host share its bus and its memory, so their horizon is the event itself. Frames therefore pass every server in
+ * the order of virtual time, and results depend neither on the load of the real machine nor on the number of its cores.
+ * Ranks with equal events run in the order of their numbers.
  *
  *    RUNNING   sim_take_turn: another event is earlier    -> READY, wake = clock
  *              idle: nothing has arrived                  -> READY, wake = next arrival, timer or time-out
  *    READY     dispatch: `wake` is the earliest of all    -> RUNNING, clock = wake
+ *
+ * A hand-over is one futex call to wake and one to sleep. The threads of all ranks are bound to one core while time is
+ * virtual, because only one of them can run: a switch on one core takes a microsecond, a wake-up of another core takes
+ * many.
  *
  * A clock moves only by declared costs and by waiting. The work of the real processor between two calls takes no
  * virtual time.
@@ -36,8 +42,6 @@
 #define SLICE (50 * VK_MS)       /* real time of one call that waits */
 #define FIRST_CHECK (20 * VK_MS) /* real time after which a waiting process looks at the running one */
 #define ASLEEP VK_SECOND         /* see above */
-#define SPINS 100                /* polls for the turn before a process sleeps, some microseconds */
-#define SPIN_PAUSE 50            /* waits without polls, after polls in vain */
 #define READS 256                /* of the clock, without another call: from here on reading it takes time */
 #define READ_PS 100000u
 #define STUCK 1000u /* idle calls at one clock */
@@ -77,9 +81,9 @@ static void dispatch(struct sim_world *w, const struct sim_member *self)
     if (w->now < first->clock)
         w->now = first->clock;
     w->running = (uint32_t)(first - w->members);
-    vk_store_release(&first->turn, first->turn + 1); /* pairs with the load in spin() */
+    first->turn++;
     if (first != self && first->asleep)
-        syscall(SYS_futex, &first->turn, FUTEX_WAKE, 1, NULL, NULL, 0);
+        w->to_wake = w->running; /* by sim_unlock(): awake before, it would wait for the mutex */
 }
 
 void sim_step_out(struct sim_world *w, uint32_t member, enum sim_state state)
@@ -172,23 +176,6 @@ static void watch_running(struct sim_world *w, struct watch *seen)
         sim_step_out(w, member, SIM_OUTSIDE);
 }
 
-/* Without the mutex: poll for the turn briefly. With a core for each rank the hand-over then takes a cache line's way,
- * not two system calls. A rank for which this was in vain, because the other one computes or has no core, pauses with
- * it. */
-static void spin(struct sim_view *v, uint32_t turn)
-{
-    if (v->spin_pause) {
-        v->spin_pause--;
-        return;
-    }
-    for (int i = 0; i < SPINS; i++) {
-        if (vk_load_acquire(&v->me->turn) != turn)
-            return;
-        vk_pause();
-    }
-    v->spin_pause = SPIN_PAUSE;
-}
-
 /* Wait, with the mutex at entry and return, until this member runs. Returns 0 if it does not after `most` ns of real
  * time. */
 static int wait_turn(struct sim_view *v, uint64_t most)
@@ -206,12 +193,6 @@ static int wait_turn(struct sim_view *v, uint64_t most)
             return 0;
         uint64_t ns = end - now < slice ? end - now : slice;
         struct timespec t = {(time_t)(ns / VK_SECOND), (long)(ns % VK_SECOND)};
-        sim_unlock(w);
-        if (v->spins)
-            spin(v, turn);
-        sim_lock(w);
-        if (me->turn != turn)
-            continue;
         me->asleep = 1; /* checked by dispatch() with the mutex */
         sim_unlock(w);
         long woken = syscall(SYS_futex, &me->turn, FUTEX_WAIT, turn, &t, NULL, 0);
@@ -222,6 +203,26 @@ static int wait_turn(struct sim_view *v, uint64_t most)
             watch_running(w, &seen);
     }
     return 1;
+}
+
+/* Returns the last time to which this member may go without a hand-over. */
+static uint64_t last_safe(const struct sim_world *w, const struct sim_member *me)
+{
+    uint64_t safe = SIM_NEVER, most;
+    for (uint32_t i = 0; i < w->n_members; i++) {
+        const struct sim_member *m = &w->members[i];
+        if (m == me || m->state != SIM_READY || m->wake == SIM_NEVER)
+            continue;
+        if (m->host != me->host && w->ahead)
+            most = m->wake + w->ahead - 1;
+        else if (m->rank > me->rank)
+            most = m->wake;
+        else
+            most = m->wake ? m->wake - 1 : 0;
+        if (most < safe)
+            safe = most;
+    }
+    return safe;
 }
 
 void sim_take_turn(struct sim_view *v)
@@ -241,15 +242,12 @@ void sim_take_turn(struct sim_view *v)
             dispatch(w, me);
         wait_turn(v, BLANK);
     }
-    for (uint32_t i = 0; i < w->n_members; i++) {
-        const struct sim_member *m = &w->members[i];
-        if (m->state == SIM_READY && (m->wake < me->clock || (m->wake == me->clock && m->rank < me->rank))) {
-            me->state = SIM_READY;
-            me->wake = me->clock;
-            dispatch(w, me);
-            wait_turn(v, BLANK);
-            return;
-        }
+    if (me->clock > last_safe(w, me)) {
+        me->state = SIM_READY;
+        me->wake = me->clock;
+        dispatch(w, me);
+        wait_turn(v, BLANK);
+        return;
     }
     if (w->now < me->clock)
         w->now = me->clock;
@@ -352,8 +350,10 @@ static int idle(uint64_t until_ns)
     struct sim_member *me = v->me;
     uint64_t due = next_due(v);
     sim_lock(w);
-    if (me->state == SIM_RUNNING)
-        sim_path_settle(w, me->host, me->clock);
+    if (me->state == SIM_RUNNING) {
+        uint64_t safe = last_safe(w, me); /* a frame that an earlier rank sends later may be first at the switch port */
+        sim_path_settle(w, me->host, me->clock < safe ? me->clock : safe);
+    }
     vk_store_relaxed(&me->calls, me->calls + 1);
     v->n_reads = 0;
     if (me->clock != v->idle_at)
@@ -390,6 +390,8 @@ static void start(struct sim_world *w)
     for (uint32_t i = 0; i < SIM_MEMBERS; i++)
         w->hosts[i] = (struct sim_host){.first_coming = SIM_NONE};
     w->now = 0;
+    w->ahead = sim_path_shortest(&w->machine);
+    w->core = (uint32_t)sched_getcpu();
     for (uint32_t i = 0; i < w->n_members; i++) {
         struct sim_member *m = &w->members[i];
         if (m->state != SIM_GATHERING)
@@ -467,6 +469,26 @@ static int begin_first(struct sim_view *v, uint32_t n, uint32_t rank)
     return wait_turn(v, SLICE);
 }
 
+/* Bind the calling thread to the core of all ranks, if it may run there. */
+static void bind_thread(struct sim_view *v)
+{
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    v->bound = 0;
+    if (sched_getaffinity(0, sizeof v->cores, &v->cores) != 0 || !CPU_ISSET(v->world->core, &v->cores))
+        return;
+    CPU_SET(v->world->core, &one);
+    if (sched_setaffinity(0, sizeof one, &one) == 0)
+        v->bound = (int)syscall(SYS_gettid);
+}
+
+static void free_thread(struct sim_view *v)
+{
+    if (v->bound)
+        sched_setaffinity(v->bound, sizeof v->cores, &v->cores);
+    v->bound = 0;
+}
+
 static int begin(int n, int rank)
 {
     struct sim_view *v = sim_here;
@@ -480,8 +502,6 @@ static int begin(int n, int rank)
         vk_explain("sim: no machine is described: VIAKIT_MACHINE must name the file of a machine's numbers");
         return -ENODEV;
     }
-    cpu_set_t cores;
-    v->spins = sched_getaffinity(0, sizeof cores, &cores) == 0 && CPU_COUNT(&cores) >= n && n > 1;
     sim_lock(v->world);
     int done = v->depth ? begin_again(v, (uint32_t)n) : begin_first(v, (uint32_t)n, (uint32_t)rank);
     /* All have begun, but others run first: this rank waits for its turn in its next call. */
@@ -489,7 +509,8 @@ static int begin(int n, int rank)
         done = 1;
     if (done) {
         v->begun = 0;
-        v->depth++;
+        if (v->depth++ == 0)
+            bind_thread(v);
     }
     sim_unlock(v->world);
     return done ? 0 : -EAGAIN;
@@ -510,6 +531,7 @@ static void end(void)
         uint64_t real = sim_real_ns(), time = v->world->epoch_ns + v->me->clock / 1000;
         if (v->me->state != SIM_GATHERING && time > real + v->ahead_ns)
             v->ahead_ns = time - real;
+        free_thread(v);
         sim_step_out(v->world, v->index, SIM_OUTSIDE);
     }
     sim_unlock(v->world);

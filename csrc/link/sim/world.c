@@ -11,12 +11,14 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
@@ -41,7 +43,11 @@ void sim_lock(struct sim_world *w)
 
 void sim_unlock(struct sim_world *w)
 {
+    uint32_t wakes = w->to_wake;
+    w->to_wake = SIM_NONE;
     pthread_mutex_unlock(&w->mutex);
+    if (wakes != SIM_NONE)
+        syscall(SYS_futex, &w->members[wakes].turn, FUTEX_WAKE, 1, NULL, NULL, 0);
 }
 
 /* ---------------------------------------------------------------- slots */
@@ -134,7 +140,7 @@ static void init(struct sim_world *w, const struct sim_machine *machine)
     }
     w->slot_size = (uint32_t)(sizeof(struct sim_slot) + SIM_BLOCK + w->max_payload + 63) & ~63u;
     w->n_slots = SIM_SLOT_BYTES / w->slot_size;
-    w->free_slot = w->running = SIM_NONE;
+    w->free_slot = w->running = w->to_wake = SIM_NONE;
     for (uint32_t i = 0; i < SIM_MEMBERS; i++) {
         w->members[i].first_port = SIM_NONE;
         w->hosts[i].first_coming = SIM_NONE;

@@ -20,6 +20,7 @@
 #define VIAKIT_SIM_WORLD_H
 
 #include <pthread.h>
+#include <sched.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -88,6 +89,9 @@ struct sim_world {
     uint32_t n_members; /* entries in use, at most */
     uint32_t n_deaths;  /* members that died while time was virtual */
     uint32_t per_host;  /* ranks on one host */
+    uint32_t core;      /* of the real machine: all ranks run there while time is virtual */
+    uint32_t to_wake;   /* the member that sim_unlock() wakes; SIM_NONE: none */
+    uint64_t ahead;     /* the shortest time from a host to another one's switch port */
     uint64_t now;       /* the clock of the member that ran last */
     uint64_t epoch_ns;  /* the time of vk_now() at which virtual time began */
     uint64_t order;
@@ -111,7 +115,8 @@ struct sim_view {
     uint32_t n_reads;  /* of the clock, since the last other call */
     uint64_t idle_at;  /* the clock at the last idle call, and how often it has been there */
     uint32_t idle_times;
-    uint32_t spins, spin_pause; /* there is a core for each rank; waits until the next spin */
+    int bound;       /* the thread that is bound to a core, 0: none */
+    cpu_set_t cores; /* on which it ran before */
 };
 
 struct link {
@@ -159,6 +164,8 @@ void sim_spend(struct sim_view *v, double picoseconds);
 /* ---- path.c, with the mutex */
 /* Sends the frame in slot i to port `to`: computes when it reaches the switch, and stores it there. */
 void sim_path_send(struct sim_view *v, uint32_t i, uint32_t to);
+/* The shortest time from a frame's sending until it reaches the switch port of another host. */
+uint64_t sim_path_shortest(const struct sim_machine *m);
 /* Moves the frames that have reached the host's switch port by `now` on to their NICs. */
 void sim_path_settle(struct sim_world *w, uint32_t host, uint64_t now);
 /* The time of the next arrival at a member's NICs, by all that is under way now. */
