@@ -80,7 +80,7 @@ struct msg_channel {
     /* Packets and RDMA to the rank that are not complete. At 0 every write is in its memory. NULL if put_short is. */
     unsigned (*outstanding)(const struct msg_peer *peer);
 
-    /* A NIC (VIP_NIC_HANDLE) that allocates memory which other ranks of this host can map. NULL: there is none. */
+    /* A NIC (VIP_NIC_HANDLE) that allocates memory which other ranks of this host can map. NULL: no NIC is open. */
     void *(*nic)(msg_world *w);
     /* Drops cached registrations that overlap the range. */
     void (*forget)(msg_world *w, const void *buf, size_t len);
