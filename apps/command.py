@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from viakit.apps import harness
+from viakit.apps.counting import names_of
 from viakit.apps.harness import Application, Run
 
 if TYPE_CHECKING:
@@ -271,10 +272,8 @@ def _abandon(application: Application, comm: Any, error: BaseException) -> None:
     if isinstance(error, KeyboardInterrupt):
         click.echo(f"viakit: {application.name}: interrupted", err=True)
         comm.Abort(INTERRUPTED)
-    from viakit.comm import Exception as CommError
-
     who = f"viakit: {application.name}: rank {comm.Get_rank()} failed"
-    if isinstance(error, CommError):  # Usually another rank has failed, which reports the reason itself.
+    if isinstance(error, names_of(comm).Exception):  # Usually another rank has failed, which reports the reason itself.
         click.echo(f"{who}: {error}", err=True)
     else:
         click.echo(f"{who}:\n{''.join(traceback.format_exception(error))}", err=True, nl=False)

@@ -17,7 +17,7 @@ import numpy as np
 
 from viakit.apps.phases import BARRIER, COLLECTIVE, RECEIVE, SEND, WAIT, Message, Phases, clock_ns
 
-__all__ = ["Counting", "nbytes_of"]
+__all__ = ["Counting", "names_of", "nbytes_of"]
 
 # ------------------------------------------------------------------------------------------- sizes of messages
 
@@ -64,6 +64,11 @@ def nbytes_of(spec: Any) -> int:
 
 
 # ------------------------------------------------------------------------------------------- the communicator
+
+
+def names_of(comm: Any) -> Any:
+    """Return the module with the constants, types and exceptions of a communicator: viakit.comm or mpi4py.MPI."""
+    return importlib.import_module("mpi4py.MPI" if type(comm).__module__.startswith("mpi4py") else "viakit.comm")
 
 
 class _Request:
@@ -142,7 +147,7 @@ class Counting:
         self.real, self.phases = comm, phases
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         self._numbers: defaultdict[tuple[bool, int, int], Iterator[int]] = defaultdict(itertools.count)
-        names = importlib.import_module("mpi4py.MPI" if type(comm).__module__.startswith("mpi4py") else "viakit.comm")
+        names = names_of(comm)
         self._any_source, self._any_tag, self._new_status = names.ANY_SOURCE, names.ANY_TAG, names.Status
         self.Get_rank: Callable[[], int] = comm.Get_rank
         self.Get_size: Callable[[], int] = comm.Get_size

@@ -285,8 +285,7 @@ class _Mpi(ModuleType):
     @property
     def COMM_SELF(self) -> Any:
         """Communicator of this rank alone."""
-        everybody = _comm.world()
-        return everybody.COMM_SELF if hasattr(everybody, "COMM_SELF") else _comm.self_of(everybody)
+        return _comm.self_of(_comm.world())
 
     def __getattr__(self, name: str) -> Any:
         """Raise AttributeError with the names that resemble the one that does not exist."""

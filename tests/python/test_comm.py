@@ -22,14 +22,11 @@ def test_basic_calls(protocol, ranks):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("program", ["mpi_first.py", "names_over_mpi.py"])
 @pytest.mark.parametrize("flavour", mpi.FLAVOURS)
-def test_basic_calls_over_mpi(flavour, program):
-    """By mpi4py's own names, and by ours in front of it."""
+def test_basic_calls_over_mpi(flavour):
     needs.mpi_library(f"mpi:{flavour}")
-    words = [str(PROGRAMS / program), *([str(PROGRAMS / "mpi_first.py")] if program == "names_over_mpi.py" else [])]
     for ranks in (1, 3):
-        done = job(ranks, *words, protocol=f"mpi:{flavour}")
+        done = job(ranks, str(PROGRAMS / "mpi_first.py"), protocol=f"mpi:{flavour}")
         assert done.returncode == 0, done.stderr
 
 
@@ -71,8 +68,7 @@ def test_same_results_as_mpi4py(ranks, tmp_path):
         done = job(ranks, str(PROGRAMS / "mpi_program.py"), protocol=protocol)
         assert done.returncode == 0, done.stderr
         assert done.stdout == expected, protocol
-    program = str(PROGRAMS / "mpi_program.py")
-    done = job(ranks, str(PROGRAMS / "names_over_mpi.py"), program, protocol="mpi:mpich")
+    done = job(ranks, str(PROGRAMS / "mpi_program.py"), protocol="mpi:mpich")
     assert done.returncode == 0, done.stderr
     assert done.stdout == expected
 

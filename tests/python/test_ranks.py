@@ -205,7 +205,7 @@ def test_ranks_over_mpi_itself():
     flavour = "mpich"
     needs.mpi_library(f"mpi:{flavour}")
     with Ranks(2, f"mpi:{flavour}") as ranks:
-        assert ranks.run("comm.allreduce(rank + 1), type(comm).__name__") == ["(3, 'OverMpi')"] * 2
+        assert ranks.run("comm.allreduce(rank + 1), type(comm).__name__") == ["(3, 'Intracomm')"] * 2
         pids = ranks.pids.values()
     wait_for(lambda: gone(pids))
 

@@ -100,6 +100,7 @@ def world(protocol: str | None = None, *, policy: str | None = None, timeout_s: 
     Returns
     -------
     Intracomm
+        For protocol "mpi" that of mpi4py, whose methods take mpi4py's constants and types.
 
     Raises
     ------
@@ -120,9 +121,9 @@ def world(protocol: str | None = None, *, policy: str | None = None, timeout_s: 
             if protocol == "mpi":
                 if policy:
                     _complete(protocol, policy, source)
-                from viakit.comm.over_mpi import world_over_mpi
+                from viakit.comm.over_mpi import load  # start-up time: no other protocol needs it
 
-                found = world_over_mpi()
+                found = load().COMM_WORLD
             else:
                 found = Intracomm(_open(_complete(protocol, wish, source), limit), 0)
                 found.name, found._predefined = "MPI_COMM_WORLD", True

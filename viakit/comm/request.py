@@ -185,8 +185,6 @@ class Request(_core.MsgRequest, Numbered):
     @classmethod
     def Get_status_all(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> bool:
         """Test whether all operations are complete, without releasing the requests."""
-        if _elsewhere(requests):
-            return _elsewhere_call("Get_status_all", requests, statuses)
         done = all(request.Get_status() for request in requests)
         for i, request in enumerate(requests if done else ()):
             put(statuses, i, request.Get_status)
@@ -203,8 +201,6 @@ class Request(_core.MsgRequest, Numbered):
         flag : bool
             Whether one is complete; also True if no request is active.
         """
-        if _elsewhere(requests):
-            return _elsewhere_call("Get_status_any", requests, status)
         active = [i for i, request in enumerate(requests) if not _over(request)]
         for i in active:
             if requests[i].Get_status(status):
@@ -219,8 +215,6 @@ class Request(_core.MsgRequest, Numbered):
 
         None if no request is active.
         """
-        if _elsewhere(requests):
-            return _elsewhere_call("Get_status_some", requests, statuses)
         active = [i for i, request in enumerate(requests) if not _over(request)]
         done = [i for i in active if requests[i].Get_status()]
         for place, i in enumerate(done):
@@ -250,8 +244,6 @@ class Request(_core.MsgRequest, Numbered):
         Exception
             The first error of an operation, after all operations have ended.
         """
-        if _elsewhere(requests):
-            return _elsewhere_call("Waitall", requests, statuses)
         problem: BaseException | None = None
         for i, request in enumerate(requests):
             status = status_at(statuses, i)
@@ -266,8 +258,6 @@ class Request(_core.MsgRequest, Numbered):
     @classmethod
     def Testall(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> bool:
         """Test whether all operations are complete. If they are, the requests are released."""
-        if _elsewhere(requests):
-            return _elsewhere_call("Testall", requests, statuses)
         pending = [request for request in requests if not _over(request) and not request.peek()]
         for request in pending[:1] + [one for one in pending[1:] if type(one) is not Request]:
             request.progress()  # Progress of one engine request serves all engine requests.
@@ -284,8 +274,6 @@ class Request(_core.MsgRequest, Numbered):
         int
             Index of its request, or UNDEFINED if no request is active.
         """
-        if _elsewhere(requests):
-            return _elsewhere_call("Waitany", requests, status)
         return _until(requests, lambda: cls.Testany(requests, status))[0]
 
     @classmethod
@@ -299,8 +287,6 @@ class Request(_core.MsgRequest, Numbered):
         flag : bool
             Whether one is complete; also True if no request is active.
         """
-        if _elsewhere(requests):
-            return _elsewhere_call("Testany", requests, status)
         active = False
         for i, request in enumerate(requests):
             if not _over(request):
@@ -314,8 +300,6 @@ class Request(_core.MsgRequest, Numbered):
     @classmethod
     def Testsome(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> list[int] | None:
         """Return the indices of the completed operations; None if no request is active."""
-        if _elsewhere(requests):
-            return _elsewhere_call("Testsome", requests, statuses)
         if all(_over(request) for request in requests):
             return None
         done: list[int] = []
@@ -336,8 +320,6 @@ class Request(_core.MsgRequest, Numbered):
         list of int or None
             Indices of the completed requests; None if no request is active.
         """
-        if _elsewhere(requests):
-            return _elsewhere_call("Waitsome", requests, statuses)
 
         def look() -> tuple[list[int] | None, bool]:
             done = cls.Testsome(requests, statuses)
@@ -348,8 +330,6 @@ class Request(_core.MsgRequest, Numbered):
     @classmethod
     def waitall(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> list[Any]:
         """Wait until all operations complete, and return the list of the objects received."""
-        if _elsewhere(requests):
-            return _elsewhere_call("waitall", requests, statuses)
         cls.Waitall(requests, statuses)
         return [request.result for request in requests]
 
@@ -366,8 +346,6 @@ class Request(_core.MsgRequest, Numbered):
         msgs : list or None
             The objects received, or None.
         """
-        if _elsewhere(requests):
-            return _elsewhere_call("testall", requests, statuses)
         if not cls.Testall(requests, statuses):
             return (False, None)
         return (True, [request.result for request in requests])
@@ -375,16 +353,12 @@ class Request(_core.MsgRequest, Numbered):
     @classmethod
     def waitany(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, Any]:
         """Wait until one operation completes, and return its index and the object received."""
-        if _elsewhere(requests):
-            return _elsewhere_call("waitany", requests, status)
         index = cls.Waitany(requests, status)
         return (index, None if index == UNDEFINED else requests[index].result)
 
     @classmethod
     def testany(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, bool, Any]:
         """Test whether one operation is complete, and return its index, a flag and the object received."""
-        if _elsewhere(requests):
-            return _elsewhere_call("testany", requests, status)
         index, flag = cls.Testany(requests, status)
         return (index, flag, None if index == UNDEFINED else requests[index].result)
 
@@ -393,8 +367,6 @@ class Request(_core.MsgRequest, Numbered):
         cls, requests: Sequence[Request], statuses: list[Status] | None = None
     ) -> tuple[list[int] | None, list[Any] | None]:
         """Wait until at least one operation completes, and return the indices and the objects received."""
-        if _elsewhere(requests):
-            return _elsewhere_call("waitsome", requests, statuses)
         done = cls.Waitsome(requests, statuses)
         return (done, None if done is None else [requests[i].result for i in done])
 
@@ -403,8 +375,6 @@ class Request(_core.MsgRequest, Numbered):
         cls, requests: Sequence[Request], statuses: list[Status] | None = None
     ) -> tuple[list[int] | None, list[Any] | None]:
         """Return the indices of the completed operations and the objects received."""
-        if _elsewhere(requests):
-            return _elsewhere_call("testsome", requests, statuses)
         done = cls.Testsome(requests, statuses)
         return (done, None if done is None else [requests[i].result for i in done])
 
@@ -468,9 +438,6 @@ class Prequest(Request):
     @classmethod
     def Startall(cls, requests: Sequence[Prequest]) -> None:
         """Start all of the persistent requests."""
-        if _elsewhere(requests):
-            _elsewhere_call("Startall", requests, None)
-            return
         for request in requests:
             request.Start()
 
@@ -556,17 +523,6 @@ def withdrawing(receive: Request) -> Iterator[None]:
             receive.withdraw()
             receive.wait_for(LET_FINISH_S)
         raise
-
-
-def _elsewhere(requests: Sequence[Any]) -> bool:
-    """Return whether these requests belong to mpi4py (protocol "mpi")."""
-    return len(requests) > 0 and getattr(requests[0], "over_mpi", False)
-
-
-def _elsewhere_call(name: str, requests: Sequence[Any], statuses: Any) -> Any:
-    from viakit.comm.over_mpi import of_requests
-
-    return of_requests(name, requests, statuses)
 
 
 def _until(requests: Sequence[Request], look: Any) -> Any:
