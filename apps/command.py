@@ -137,9 +137,10 @@ def options_of(application: Application, words: Sequence[str]) -> dict[str, Any]
 
 
 def _connected(application: Application, protocol: str | None, place: Place) -> tuple[Any, str | None]:
-    """Return the communicator and its protocol; None and None for one rank without a protocol."""
+    """Return the communicator and its protocol, with its policy; None and None for one rank without a protocol."""
     import viakit
     from viakit.comm import default_protocol
+    from viakit.launch.policy import wish  # start-up time
 
     ranks = place.size
     if ranks == 1 and protocol is None and not os.environ.get("VIAKIT_PROTOCOL"):
@@ -156,7 +157,8 @@ def _connected(application: Application, protocol: str | None, place: Place) -> 
             f"{application.name}: this job has {ranks} rank{'s' * (ranks != 1)}, but over {protocol!r} "
             f"there is {comm.Get_size()}; {_NOT_MPI}"
         )
-    return comm, protocol
+    policy = None if protocol.partition(":")[0] == "mpi" else wish()[0]
+    return comm, f"{protocol}:{policy}" if policy else protocol
 
 
 def _main(

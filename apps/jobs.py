@@ -17,10 +17,36 @@ from typing import IO
 
 from viakit.apps.harness import COMMAND, PROGRAM, TERMINAL
 
-__all__ = ["PROTOCOLS", "command", "launch_environment", "protocol_words", "run_ranks"]
+__all__ = ["PROTOCOLS", "command", "launch_environment", "protocol_words", "run_ranks", "with_policy"]
 
 PROTOCOLS = ("via", "bip", "tcp", "mpi", "mpi:openmpi", "mpi:mpich")
 _PR_SET_PDEATHSIG = 1
+
+
+def with_policy(name: str, *others: str) -> tuple[str, str | None]:
+    """Return the protocol that *name* stands for, and its policy or None: "mpich-p4" and "tcp:mpich-p4" are over tcp.
+
+    Parameters
+    ----------
+    name : str
+        One of :data:`PROTOCOLS` or of *others*, or a name with a policy (:func:`viakit.launch.policy.split`).
+    *others : str
+        Further names that the caller accepts.
+
+    Raises
+    ------
+    ValueError
+        If *name* is neither a protocol nor a policy of the message engine.
+    """
+    from viakit.launch.policy import split
+
+    protocol, policy = split(name)
+    if policy is None and protocol not in (*PROTOCOLS, *others):
+        raise ValueError(
+            f"unknown protocol {name!r}; expected one of {', '.join((*PROTOCOLS, *others))}, or a policy such as "
+            "mpich-p4, tcp:lam-c2c, via:mvich-rput"
+        )
+    return protocol, policy
 
 
 def protocol_words(protocol: str | None) -> list[str]:

@@ -23,7 +23,6 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from viakit import _core
 from viakit.apps import harness, jobs, reporting
 from viakit.apps.kernels import CHOICES, VARIABLE
 from viakit.measure.result import Document
@@ -35,7 +34,6 @@ __all__ = [
     "PROBLEMS",
     "Problem",
     "Row",
-    "check_protocol",
     "find",
     "labels_of",
     "measure",
@@ -119,19 +117,20 @@ COPIES = "copies"  # in place of a protocol: the serial program on every rank, a
 class _Job:
     """Job that is started once in each round."""
 
-    protocol: str | None  # None: the serial programs; else the name in the result, which may be a policy
+    protocol: str | None  # None: the serial programs; else the name in the result, which may have a policy
     ranks: int
-    channel: str | None = None  # protocol of the policy
 
     @property
     def launched(self) -> str | None:
         """Protocol that starts the ranks. Copies need one to start together and to report their results."""
-        return "via" if self.protocol == COPIES else self.channel or self.protocol
+        if self.protocol in (None, COPIES):
+            return self.protocol and "via"
+        return jobs.with_policy(self.protocol)[0]
 
     @property
     def policy(self) -> str | None:
         """Policy of the message engine."""
-        return None if self.channel is None else self.protocol
+        return None if self.protocol in (None, COPIES) else jobs.with_policy(self.protocol)[1]
 
     @property
     def words(self) -> list[str]:
@@ -152,34 +151,13 @@ class _Job:
         return "serial" if self.protocol is None else f"{self.protocol}, {self.ranks} ranks"
 
 
-def check_protocol(name: str) -> str | None:
-    """Return the channel of a policy ("mpich-p4": "tcp"), or None for a protocol.
-
-    Raises
-    ------
-    ValueError
-        If *name* is neither a protocol nor a policy of the message engine.
-    """
-    if name in (*jobs.PROTOCOLS, COPIES):
-        return None
-    try:
-        channel = _core.policy_channel(name)
-    except ValueError:
-        channel = None
-    if channel is None:
-        known = ", ".join((*jobs.PROTOCOLS, COPIES))
-        raise ValueError(f"protocol {name!r}; expected some of {known}, or a policy such as mpich-p4, mvich-rput")
-    return channel
-
-
 def _jobs(protocols: Sequence[str], ranks: Sequence[int], skipped: dict[str, str]) -> list[_Job]:
     """Return all jobs of a round. Jobs that are not possible on this machine are added to *skipped*."""
     from viakit.launch import mpi_library as mpi
 
     names: list[str] = []
-    channels = {protocol: check_protocol(protocol) for protocol in protocols}
     for protocol in protocols:
-        if channels[protocol] or protocol == COPIES or not protocol.startswith("mpi"):
+        if jobs.with_policy(protocol, COPIES)[0].partition(":")[0] != "mpi":
             names.append(protocol)
         else:
             found = [f"mpi:{flavour}" for flavour in mpi.find_all()]
@@ -188,7 +166,7 @@ def _jobs(protocols: Sequence[str], ranks: Sequence[int], skipped: dict[str, str
                 extra = protocol.partition(":")[2] or "mpich"
                 skipped[protocol] = f"not installed. Remedy: pip install 'viakit[{extra}]'"
             names += wanted
-    return [_Job(None, 1), *(_Job(name, n, channels.get(name)) for name in dict.fromkeys(names) for n in ranks)]
+    return [_Job(None, 1), *(_Job(name, n) for name in dict.fromkeys(names) for n in ranks)]
 
 
 class _Rounds:
@@ -317,7 +295,7 @@ def measure(
     protocols : sequence of str
         "via", "bip", "tcp", "mpi" (every installed MPI library), "mpi:openmpi", "mpi:mpich", "copies" (as many
         concurrent serial programs as there are ranks, which shows the cost of sharing the machine). Also policies of
-        the message engine, "mpich-p4" or "via,eager_limit=64K", over the channel that they are for.
+        the message engine, "mpich-p4", "tcp:mpich-p4" or "via,eager_limit=64K", over the channel that they are for.
     ranks : sequence of int
         Numbers of ranks.
     rounds : int

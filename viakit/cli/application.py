@@ -27,7 +27,8 @@ __all__ = ["app", "speedup"]
 @click.option(
     "--protocol",
     metavar="P",
-    help="via, bip, tcp, mpi, mpi:openmpi or mpi:mpich.  [default: VIAKIT_PROTOCOL, else via; one rank: none]",
+    help="via, bip, tcp, mpi, mpi:openmpi or mpi:mpich; also with a policy of the message engine: tcp:mpich-p4.  "
+    "[default: VIAKIT_PROTOCOL, else via; one rank: none]",
 )
 @click.option(
     "--machine",
@@ -68,6 +69,7 @@ def app(
     viakit app sor --size 1024
     viakit app sor -n 4 --size 1024 --protocol tcp
     viakit app is -n 8 --hosts testbed:4 --class A
+    viakit app is -n 4 --protocol tcp:mpich-p4
     viakit app water -n 2 --protocol mpi --trace water.json
     viakit app sor -n 8 --machine pentium3-650-giganet
     viakit app ep --help
@@ -87,8 +89,11 @@ def app(
     alone = ranks in (None, 1) and not hosts
     if protocol is None and not wants_help:
         protocol = os.environ.get("VIAKIT_PROTOCOL") or (None if alone else "via")
-    if protocol is not None and protocol not in jobs.PROTOCOLS:
-        raise ValueError(f"unknown protocol {protocol!r}; expected one of {', '.join(jobs.PROTOCOLS)}")
+    policy = None
+    if protocol is not None:
+        protocol, policy = jobs.with_policy(protocol)
+    if policy is not None:
+        os.environ["VIAKIT_POLICY"] = policy  # also for a rank that this process becomes
     words = [*arguments, *jobs.protocol_words(protocol)]
     if wants_help or (alone and (protocol is None or not protocol.startswith("mpi")) and timeout is None):
         ctx.exit(harness.main(harness.find(name), [*words, *["--help"] * wants_help], f"viakit app {name}"))
@@ -100,7 +105,7 @@ def app(
     with on_machine(machine, computing) as variables:
         status = jobs.run_ranks(
             ["-m", module, *words], ranks_for(ranks, hosts), protocol,
-            hosts=hosts, python=python, mtu=mtu, rate=rate, placement=placement, timeout_s=timeout,
+            hosts=hosts, python=python, mtu=mtu, rate=rate, placement=placement, timeout_s=timeout, policy=policy,
             prog=f"viakit app {name}", environment=variables,
         )  # fmt: skip
     ctx.exit(status)
@@ -114,7 +119,7 @@ def app(
     show_default=True,
     metavar="LIST",
     help="Protocols: via, bip, tcp, mpi (every installed MPI), mpi:openmpi, mpi:mpich, copies (concurrent serial "
-    "programs).",
+    "programs); also policies of the message engine: tcp:mpich-p4, via:mvich-rput.",
 )
 @click.option("--ranks", type=Numbers(), default="1,2,4,8", show_default=True, metavar="LIST", help="Numbers of ranks.")
 @click.option("--paper", is_flag=True, help="All of Table III and figures 4 to 10: every application, 1 to 8 ranks.")

@@ -23,6 +23,7 @@ from viakit.measure.result import ResultError, write_file
 __all__ = [
     "INTERRUPTED",
     "Failure",
+    "Several",
     "Size",
     "deliver",
     "failures",
@@ -94,6 +95,20 @@ class Size(click.ParamType):
             return value if isinstance(value, int) else parse_size(value)
         except SizeError as error:
             self.fail(str(error), param, ctx)
+
+
+class Several(click.ParamType):
+    """One value of another type, or several separated by commas; converted to the value, or to a tuple of them."""
+
+    def __init__(self, one: click.ParamType) -> None:
+        self.one, self.name = one, f"{one.name} list"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Convert each part."""
+        if not isinstance(value, str):
+            return value
+        found = tuple(self.one.convert(part, param, ctx) for part in value.split(","))
+        return found[0] if len(found) == 1 else found
 
 
 @contextlib.contextmanager

@@ -64,10 +64,11 @@ _GROUP = (
     ),
     click.option(
         "--protocol",
-        type=click.Choice(["via", "udp", "tcp"]),
+        metavar="LIST",
         default="via",
         show_default=True,
-        help="via: VIA over shared memory and Ethernet; udp: VIA over UDP between hosts; tcp: TCP.",
+        help="via: VIA over shared memory and Ethernet; udp: VIA over UDP between hosts; tcp: TCP. Several are "
+        "measured in turns, also with a policy of the message engine: via,tcp:mpich-p4.",
     ),
     click.option(
         "--machine",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from viakit.cli.base import Failure, Size, deliver, memory_options, progress_bar
+from viakit.cli.base import Failure, Several, Size, deliver, memory_options, progress_bar
 from viakit.cli.group import check_outputs
 from viakit.measure import ladder, plot, result
 
@@ -26,6 +26,7 @@ _LEAST_INTERVAL_S = 0.2  # between two drawings
 _MOST_SHARE = 0.2  # largest share of the time for drawing
 _DRAWN_WITHIN_S = 0.5  # limit of the wait for a reader that is busy
 _LIVE_KEY = ("protocol", "link", "hosts", "mtu", "mode", "wait", "level", "memory", "buffers")
+_LIVE_MORE = ("sockbuf",)  # only of some series
 
 
 @click.command()
@@ -44,13 +45,20 @@ _LIVE_KEY = ("protocol", "link", "hosts", "mtu", "mode", "wait", "level", "memor
     metavar="NAME|FILE",
     help="Run via, bip, msg-via, msg-bip on a described machine, in virtual time: `viakit machines` lists them.",
 )
-@click.option("--mtu", type=int, help="MTU of the testbed's wire, bytes.  [default: 1500]")
+@click.option(
+    "--mtu",
+    type=Several(click.INT),
+    metavar="LIST",
+    help="MTU of the testbed's wire, bytes; several, 1500,9000, make a grid.  [default: 1500]",
+)
 @click.option("--rate", help="Limit of the testbed's wire, bit/s: 1gbit, 100mbit, 1e9.")
 @click.option("--interface", help="Ethernet interface of this host, or two (IF0,IF1), for via-eth with --hosts local.")
 @click.option(
     "--sockbuf",
-    type=Size("auto"),
-    help="Socket buffers of tcp, udp and unix, bytes; auto: of tcp the best, tried first.",
+    type=Several(Size("auto")),
+    metavar="LIST",
+    help="Socket buffers of tcp, udp, unix, zmq and msg-tcp, bytes; several, 64K,128K, make a grid; auto: of tcp the "
+    "best, tried first.",
 )
 @memory_options
 @click.option("--mode", type=click.Choice(["pingpong", "stream", "bidir"]), default="pingpong", show_default=True)
@@ -91,7 +99,8 @@ _LIVE_KEY = ("protocol", "link", "hosts", "mtu", "mode", "wait", "level", "memor
 @click.option(
     "--policy",
     metavar="NAME",
-    help="Policy of msg-*: mpich-p4, lam-c2c, mvich-rget ..., or with changes: via,eager_limit=64K,credits=16.",
+    help="Policy of msg-* that name none: mpich-p4, lam-c2c, mvich-rget ..., or with changes: via,eager_limit=64K,"
+    "credits=16.",
 )
 @click.option(
     "--network",
@@ -152,9 +161,11 @@ def sweep(
     \b
     viakit sweep via-eth tcp --sizes 64              latency on one wire, two hosts
     viakit sweep via-eth tcp --mode stream --sizes 4M
+    viakit sweep tcp msg-tcp:mpich-p4 msg-tcp:lam-c2c msg-via:mvich-rput --hosts testbed
+    viakit sweep tcp --mtu 1500,9000 --sockbuf 64K,128K --sizes 64,4M
     viakit sweep via-shm mpi:openmpi mpi:mpich --sizes 1:4M --json shm.json --plot shm.png
 
-    `viakit protocols` lists what can be measured.
+    `viakit protocols` lists what can be measured. A protocol of the message engine may name its policy after a colon.
     """  # noqa: D301 - \b keeps click from wrapping the lines after it
     from viakit.measure import sweep as sweeping  # start-up time
 
@@ -196,7 +207,7 @@ class _Printer:
 
     def __call__(self, series: Mapping[str, Any], point: dict[str, Any]) -> None:
         """Print a point."""
-        key = {name: series[name] for name in _LIVE_KEY}
+        key = {name: series[name] for name in _LIVE_KEY} | {name: series[name] for name in _LIVE_MORE if name in series}
         names = ("nbytes", "one_way_s", "bandwidth_Bps", "samples", "touch_s")
         short = {name: point[name] for name in names if name in point}
         click.echo(json.dumps({**key, **short}))

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import click
 
-from viakit.apps import harness, speedup, split
+from viakit.apps import harness, jobs, speedup, split
 from viakit.apps.kernels import CHOICES
 from viakit.lab import _settings
 from viakit.lab._experiment import SettingsExperiment
@@ -74,7 +74,7 @@ class App(SettingsExperiment):
         ours = self.settings
         labels = speedup.labels_of([ours["name"]])
         for one in ours["protocols"]:
-            speedup.check_protocol(one)
+            jobs.with_policy(one, speedup.COPIES)
         if ours["problem"] is not None:
             if len(labels) != 1:
                 raise ValueError(f"options of a problem need one problem; {ours['name']} has {', '.join(labels)}")

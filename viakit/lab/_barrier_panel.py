@@ -29,7 +29,9 @@ class BarrierPanel(CurvesPanel):
         )
         self.ranks = text("ranks", ",".join(map(str, ours["ranks"])), "2,4,8")
         self.hosts = widgets.BoundedIntText(description="hosts", value=ours["hosts"], min=0, max=64, layout=SMALL)
-        self.protocol = choice("protocol", list(barrier.PROTOCOLS), ours["protocol"])
+        self.protocol = choice(
+            "protocol", list(dict.fromkeys([*barrier.PROTOCOLS, ours["protocol"]])), ours["protocol"]
+        )
         self.skew = widgets.BoundedFloatText(
             description="skew, µs", value=ours["skew_s"] * 1e6, min=0, max=1e6, layout=SMALL
         )

@@ -9,6 +9,7 @@ import ipywidgets as widgets
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from viakit import _core
 from viakit.lab._compare import Counters
 from viakit.lab._panel import SMALL, Panel, choice, grid, text
 from viakit.measure import endpoints, plot, table
@@ -58,6 +59,7 @@ class ComparePanel(Panel):
     def _controls(self) -> Any:
         config = self.experiment.config
         names = [name for name in endpoints.protocols() if name not in ("floor", "null")]
+        names += [f"msg-{_core.policy_channel(name)}:{name}" for name in _core.policies()]
         self.protocols = widgets.SelectMultiple(
             options=names, value=[one for one in config.protocols if one in names], rows=8, layout=SMALL
         )

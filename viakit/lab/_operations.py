@@ -25,7 +25,8 @@ def _sweep(wire: Wire, request: Mapping[str, Any]) -> dict[str, Any]:
     from viakit.measure import sweep  # start-up time
 
     def on_point(series: Mapping[str, Any], point: dict[str, Any]) -> None:
-        wire.point(f"{series['protocol']}/{series['level']}", series, point)
+        where = (series[name] for name in ("protocol", "level", "mtu"))
+        wire.point("/".join(map(str, (*where, series.get("sockbuf")))), series, point)
 
     outcome = sweep.run(
         sweep.Config(**request["config"]),
@@ -112,8 +113,7 @@ def _timelines(wire: Wire, label: str, settings: Mapping[str, Any]) -> dict[str,
             path = os.path.join(scratch, "trace.png")
             command = ["-m", harness.module_of(problem.application), *words, "--trace", path, "--quiet"]
             with open(os.path.join(scratch, "said"), "w+b") as said:
-                channel = speedup.check_protocol(protocol)
-                policy, launched = (None, protocol) if channel is None else (protocol, channel)
+                launched, policy = jobs.with_policy(protocol, speedup.COPIES)
                 status = jobs.run_ranks(
                     [*command, *jobs.protocol_words(launched)], ranks, launched, hosts=min(settings["hosts"], ranks),
                     mtu=settings["mtu"], rate=settings["rate"], timeout_s=TIMELINE_S, policy=policy,

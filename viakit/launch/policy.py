@@ -7,9 +7,10 @@ from collections.abc import Mapping
 
 from viakit import _core
 
-__all__ = ["PROTOCOLS", "chosen", "complete", "wish"]
+__all__ = ["CHANNELS", "PROTOCOLS", "chosen", "complete", "of_channel", "split", "wish"]
 
 PROTOCOLS = ("via", "bip", "tcp", "mpi")
+CHANNELS = {"via": "via", "bip": "bip", "tcp": "tcp"}  # by protocol, the channel whose policies it takes
 
 
 def wish(environment: Mapping[str, str] = os.environ) -> tuple[str | None, str]:
@@ -58,9 +59,47 @@ def complete(protocol: str, policy: str | None, source: str = "policy") -> str:
             f"use protocol {channel or 'via'!r}"
         )
     if channel not in (None, protocol):
-        others = [name for name in _core.policies() if _core.policy_channel(name) == protocol]
         raise ValueError(
             f"{source} is {policy!r}, which is for protocol {channel!r}, but the protocol is {protocol!r}; use "
-            f"protocol {channel!r}, or one of the policies for {protocol!r}: {', '.join(others)}"
+            f"protocol {channel!r}, or one of the policies for {protocol!r}: {', '.join(of_channel(protocol))}"
         )
     return f"{protocol},{policy}" if "=" in policy.partition(",")[0] else policy
+
+
+def of_channel(channel: str) -> list[str]:
+    """Return the names of the policies for a channel."""
+    return [name for name in _core.policies() if _core.policy_channel(name) == channel]
+
+
+def split(name: str, channels: Mapping[str, str] = CHANNELS) -> tuple[str, str | None]:
+    """Return the protocol of a name, and the policy that the name adds to it, or None.
+
+    Parameters
+    ----------
+    name : str
+        ``"tcp:mpich-p4"``, or with changes, ``"tcp:mpich-p4,eager_limit=64K"``. In sweeps: ``"msg-tcp:mpich-p4"``. A
+        policy alone, ``"mpich-p4"``, determines its protocol. Other names, such as ``"mpi:mpich"``, are returned
+        unchanged.
+    channels : mapping
+        Protocols that take policies, each with the channel that its policies are for.
+
+    Raises
+    ------
+    ValueError
+        If the policy is invalid or is for another protocol; the message lists those of the protocol.
+    """
+    protocol, colon, policy = name.removeprefix("msg-").partition(":")
+    if protocol in channels and not colon:
+        return protocol, None
+    if protocol not in channels:
+        first = name.partition(",")[0]
+        channel = _core.policy_channel(name) if first in _core.policies() else None
+        return (name, None) if channel is None else (channel, name)
+    channel = channels[protocol]
+    first = policy.partition(",")[0]
+    if "=" not in first and first not in of_channel(channel):
+        raise ValueError(
+            f"{name!r} names policy {first!r}; expected one of the policies for {protocol}: "
+            f"{', '.join(of_channel(channel))}"
+        )
+    return protocol, complete(channel, policy, name)

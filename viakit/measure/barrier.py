@@ -69,9 +69,9 @@ class _Entry(Entry):
         default = {"stands_for": self.crew.default} if self.algorithm == "default" and self.crew.default else {}
         return super().info() | {"barriers_per_run": self.n} | default
 
-    def series(self, link: str, skew_s: float) -> dict[str, Any]:
+    def series(self, skew_s: float) -> dict[str, Any]:
         """Return the series for the result, in which a turn of the scheduler stands beside the barriers."""
-        return super().series(link, skew_s) | {"operation": "barrier"}
+        return super().series(skew_s) | {"operation": "barrier"}
 
 
 class _Turn(_Entry):
@@ -158,23 +158,25 @@ def measure(
     _check(ranks, algorithms, placed, seconds)
     turns = Turns(seconds, seed, command=command)
 
-    def parts(crew: Crew, mpis: dict[str, Crew]) -> list[tuple[str, list[Entry]]]:
-        return [("", _entries(crew, mpis, algorithms, placed, turns))]
+    def parts(ours: list[Crew], mpis: dict[str, Crew]) -> list[tuple[str, list[Entry]]]:
+        return [("", _entries(ours, mpis, algorithms, placed, turns))]
 
     return turns.document(crews.Crews(placed, turns, on_progress, on_series).measure(ranks, parts))
 
 
 def _entries(
-    crew: Crew, mpis: Mapping[str, Crew], chosen: Sequence[str] | None, where: Placement, turns: Turns
+    ours: Sequence[Crew], mpis: Mapping[str, Crew], chosen: Sequence[str] | None, where: Placement, turns: Turns
 ) -> list[Entry]:
     """Return the barriers to measure on one number of ranks."""
     entries: list[Entry] = []
-    for name in dict.fromkeys(chosen or (USUAL_HOSTS if crew.n_hosts > 1 else USUAL_LOCAL)):
-        if name in crew.algorithms:
-            entries.append(_Entry(crew, where.protocol, name))
-        elif chosen:
-            placed = f"{counted(crew.n_ranks, 'rank')} on {counted(crew.n_hosts, 'host')}"
-            turns.skipped[f"{where.protocol} {name}"] = f"not supported by {placed} over {where.protocol}"
+    for crew in ours:
+        for name in dict.fromkeys(chosen or (USUAL_HOSTS if crew.n_hosts > 1 else USUAL_LOCAL)):
+            if name in crew.algorithms:
+                entries.append(_Entry(crew, crew.protocol, name))
+            elif chosen:
+                placed = f"{counted(crew.n_ranks, 'rank')} on {counted(crew.n_hosts, 'host')}"
+                turns.skipped[f"{crew.protocol} {name}"] = f"not supported by {placed} over {crew.protocol}"
+    crew = ours[0]
     entries += [_Entry(theirs, name, "MPI_Barrier") for name, theirs in mpis.items()]
     if crew.crowded and where.machine is None and entries and not where.skew_s and TURN in crew.operations:
         entries.append(_Turn(crew))
@@ -224,7 +226,8 @@ def show(document: Mapping[str, Any], console: Console) -> None:
         if one.get("operation") != "barrier" or not one["points"]:
             continue
         point, n = one["points"][0], one["ranks"]
-        message, mpi = find(document, "message", n), best_mpi(document, n)
+        message, mpi = find(document, "message", n, one["protocol"]), best_mpi(document, n)
+        message = message or find(document, "message", n)  # for MPI, and for a turn of the scheduler
         against = [
             format_ratio(ratio(point, peer).value) if peer is not None and peer is not point else ""
             for peer in (message, mpi[1] if mpi else None)
@@ -266,10 +269,12 @@ def figure(documents: Iterable[Document], *, title: str | None = None) -> Figure
     drawing = Figure(figsize=(8, 5), layout="constrained")
     axes = drawing.subplots()
     several = len({key[2] for key in curves}) > 1
+    ours = {key[0] for key in curves if key[0] != "scheduler" and not key[0].startswith("mpi")}
     for (protocol, algorithm, link, skew_s), points in curves.items():
         points.sort(key=lambda one: one[0])
         n = [one[0] for one in points]
         label = protocol if protocol.startswith("mpi") else f"{algorithm} ({link})" if several else algorithm
+        label += f" by {protocol}" if len(ours) > 1 and protocol in ours else ""
         label = "a turn of the scheduler" if algorithm == TURN else label
         if skew_s:
             label += f", skew {skew_s * 1e6:g} µs"

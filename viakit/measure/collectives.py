@@ -112,11 +112,16 @@ def measure(
     crews.check(ranks, placed, seconds)
     turns = Turns(seconds, seed, command=command)
 
-    def parts(crew: Crew, mpis: dict[str, Crew]) -> list[tuple[str, list[Entry]]]:
+    def parts(ours: list[Crew], mpis: dict[str, Crew]) -> list[tuple[str, list[Entry]]]:
         every: list[tuple[str, list[Entry]]] = []
         for operation, nbytes in ((operation, nbytes) for operation in asked for nbytes in sizes):
             function = f"MPI_{operation.capitalize()}"
-            rows = [(crew, placed.protocol, name) for name in asked[operation] if name in crew.operations[operation]]
+            rows = [
+                (crew, crew.protocol, name)
+                for crew in ours
+                for name in asked[operation]
+                if name in crew.operations[operation]
+            ]
             rows += [(theirs, name, function) for name, theirs in mpis.items() if theirs.operations[operation]]
             every.append((f"{operation}, {counted(nbytes, 'byte')}", [_Entry(*row, operation, nbytes) for row in rows]))
         return every
@@ -145,6 +150,13 @@ def _where(ranks: int, hosts: int) -> str:
     return counted(ranks, "rank") + (f" on {counted(hosts, 'host')}" if hosts > 1 else "")
 
 
+def _named(series: Iterable[Mapping[str, Any]]) -> set[str]:
+    """Return the protocols that are named beside their algorithms: MPI's, and viakit's if there are several."""
+    ours = {one["protocol"] for one in series}
+    mpis = {name for name in ours if name.startswith("mpi")}
+    return ours if len(ours - mpis) > 1 else mpis
+
+
 def show(document: Mapping[str, Any], console: Console) -> None:
     """Print a result as tables: one per operation and placement, with a row per algorithm and a column per size."""
     from rich import box
@@ -154,6 +166,7 @@ def show(document: Mapping[str, Any], console: Console) -> None:
     from viakit.measure.table import format_time
 
     groups = dict.fromkeys((one["operation"], one["ranks"], one["hosts"]) for one in document["series"])
+    named = _named(document["series"])
     for operation, ranks, hosts in groups:
         group = (operation, ranks, hosts)
         lines = [one for one in document["series"] if (one["operation"], one["ranks"], one["hosts"]) == group]
@@ -169,7 +182,7 @@ def show(document: Mapping[str, Any], console: Console) -> None:
         }
         for one in lines:
             times = {point["nbytes"]: point["time_s"]["median"] for point in one["points"]}
-            name = f"{one['algorithm']} ({one['protocol']})" if one["protocol"].startswith("mpi") else one["algorithm"]
+            name = f"{one['algorithm']} ({one['protocol']})" if one["protocol"] in named else one["algorithm"]
             cells = [format_time(times[size]) if size in times else "" for size in sizes]
             marked = [f"[bold]{c}[/bold]" if times.get(s) == best[s] else c for c, s in zip(cells, sizes, strict=True)]
             sheet.add_row(name, *marked)
@@ -195,11 +208,13 @@ def figure(documents: Iterable[Document], *, title: str | None = None) -> Figure
     if not panels:
         raise ResultError("the result has no collectives with data to draw")
     drawing, fields = plot.panels(len(panels))
+    named = _named([one for lines in panels.values() for one in lines])
     for axes, ((operation, n, hosts), lines) in zip(fields, panels.items(), strict=True):
         for one in lines:
             points = sorted((p for p in one["points"] if p["nbytes"]), key=lambda p: p["nbytes"])
             x = [p["nbytes"] for p in points]
             label = one["protocol"] if one["protocol"].startswith("mpi") else one["algorithm"]
+            label += f" ({one['protocol']})" if label == one["algorithm"] and one["protocol"] in named else ""
             draw_curve(axes, x, [p["time_s"] for p in points], label, one["protocol"])
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")

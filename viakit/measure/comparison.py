@@ -35,7 +35,7 @@ VERDICTS = ("faster", "slower", "no evidence of change", "too few bursts")
 _KEY = (
     *("protocol", "link", "hosts", "mtu", "mode", "wait", "level"),
     *("algorithm", "ranks", "operation", "skew_s", "label", "application", "loss", "retransmission"),
-    *("memory", "buffers"),
+    *("sockbuf", "memory", "buffers"),
 )
 
 

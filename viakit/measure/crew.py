@@ -35,6 +35,7 @@ import viakit
 from viakit.base import secret
 from viakit.base.words import counted
 from viakit.launch import mpi_library as mpi
+from viakit.launch.policy import split
 from viakit.measure import children
 from viakit.measure.channel import CONTROL_VERSION, Channel
 from viakit.measure.endpoints import MeasureError
@@ -45,9 +46,10 @@ from viakit.measure.turns import shielded
 if TYPE_CHECKING:
     from viakit.machines import Machine
 
-__all__ = ["NETWORKS", "TURN", "Crew", "Times"]
+__all__ = ["CHANNELS", "NETWORKS", "TURN", "Crew", "Times"]
 
-NETWORKS = {"via": "eth", "udp": "udp"}  # the link between hosts, by protocol
+NETWORKS = {"via": "eth", "udp": "udp", "tcp": "ip"}  # the link between hosts, by protocol
+CHANNELS = {"via": "via", "udp": "via", "tcp": "tcp"}  # the channel of the message engine, by protocol
 TURN = "turn"  # one turn of the scheduler, as an operation with a single algorithm of the same name
 
 _START_S = 60.0  # limit for the first message of all ranks, and for their connection
@@ -80,7 +82,7 @@ class Crew:
     testbed : Testbed or viakit.remote.Remote, optional
         Its hosts get equal shares of the ranks, in blocks. Default: all ranks on this host.
     protocol : str
-        "via", "udp" (VIA over UDP between hosts) or "tcp".
+        "via", "udp" (VIA over UDP between hosts) or "tcp"; also with a policy of the message engine: "tcp:mpich-p4".
     mpi_library : mpi.Library, optional
         Run MPI_Barrier of this library on this host instead.
     bind : str
@@ -101,6 +103,8 @@ class Crew:
         Algorithms of each operation.
     default : str
         Algorithm of barriers that "default" selects.
+    link : str
+        Link between the ranks of viakit: "shm", "eth", "udp", "ip" (TCP) or "sim".
     stands_for : str
         Algorithm that "default" selected in the latest run.
     info : dict
@@ -126,6 +130,8 @@ class Crew:
         if n_ranks < 1:
             raise ValueError(f"n_ranks is {n_ranks}; expected 1 or more")
         self.n_ranks, self.protocol = n_ranks, protocol
+        self._base, policy = split(protocol, CHANNELS)
+        self._policy = policy or ("tcp" if self._base == "tcp" else "")
         self._testbed, self._library = testbed, mpi_library
         self._channels: list[Channel] = []
         self._processes: list[Any] = []
@@ -133,6 +139,8 @@ class Crew:
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
         self._machine = machine
         self.n_hosts = len(testbed.hosts) if testbed is not None else n_ranks if machine is not None else 1
+        alone = self.n_hosts == 1 and self._base != "tcp"
+        self.link = "sim" if machine is not None else "shm" if alone else NETWORKS[self._base]
         self._cores = sorted(os.sched_getaffinity(0))
         self.crowded = n_ranks > len(self._cores)
         self._bind, self.level = bind, level
@@ -230,14 +238,14 @@ class Crew:
         if self._library is not None:
             return {"mpi": self._library.libmpi}
         if self._testbed is None:
-            return {"policy": "tcp" if self.protocol == "tcp" else "", "network": "", "address": ""}
+            return {"policy": self._policy, "network": "", "address": ""}
         host = self._testbed.hosts[self.host_of(rank)]
         if self._testbed.kind == "ssh":
-            return {"policy": "tcp" if self.protocol == "tcp" else "", "network": host.device, "address": host.address}
+            return {"policy": self._policy, "network": host.device, "address": host.address}
         from viakit import _core  # Only here, to save start-up time: the coordinator needs it for nothing else.
 
-        network = _core.link_of(NETWORKS.get(self.protocol, "eth")).device("", host.interface, host.address)
-        return {"policy": "tcp" if self.protocol == "tcp" else "", "network": network, "address": host.address}
+        network = _core.link_of("udp" if self._base == "udp" else "eth").device("", host.interface, host.address)
+        return {"policy": self._policy, "network": network, "address": host.address}
 
     # ------------------------------------------------------------------------------------ running
 

@@ -7,6 +7,7 @@ algorithms are measured in turns, in random order, so that noise of the machine 
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -17,8 +18,9 @@ from viakit import machines
 from viakit import testbed as testbeds
 from viakit.base.words import counted
 from viakit.launch import mpi_library as mpi
+from viakit.launch.policy import split
 from viakit.measure import stats
-from viakit.measure.crew import NETWORKS, Crew
+from viakit.measure.crew import CHANNELS, Crew
 from viakit.measure.endpoints import LEVELS, MeasureError
 from viakit.measure.environment import of_machines
 from viakit.measure.turns import Bursts, Clock, Turns, count_for
@@ -52,7 +54,8 @@ class Placement:
     network, python : str or None
         For real machines: the wire between them, and the interpreter.
     protocol : str
-        "via" (shared memory, and Ethernet between hosts), "udp" (VIA over UDP between hosts) or "tcp".
+        "via" (shared memory, and Ethernet between hosts), "udp" (VIA over UDP between hosts) or "tcp"; also with a
+        policy of the message engine, "tcp:mpich-p4". Several, separated by commas, are measured in turns.
     with_mpi : bool
         Compare with the installed MPI libraries; on one host only.
     mtu : int
@@ -82,6 +85,11 @@ class Placement:
     machine: str | None = None
 
     @property
+    def protocols(self) -> list[str]:
+        """The protocols, one by one. A comma within a policy separates its changes."""
+        return re.split(rf",(?=(?:{'|'.join(PROTOCOLS)})(?:[:,]|$))", self.protocol)
+
+    @property
     def n_hosts(self) -> int:
         """Number of hosts; 0: one for each rank."""
         return self.hosts if isinstance(self.hosts, int) else len(parse(self.hosts))
@@ -89,7 +97,7 @@ class Placement:
 
 def check(ranks: Sequence[int], where: Placement, seconds: float) -> None:
     """Raise ValueError for ranks that cannot run, without starting anything."""
-    hosts, protocol = where.n_hosts, where.protocol
+    hosts = where.n_hosts
     if not ranks or any(not 1 <= n <= MAX_RANKS for n in ranks):
         raise ValueError(f"ranks are {list(ranks)}; expected numbers from 1 to {MAX_RANKS}")
     if hosts < 0 or hosts > min(ranks):
@@ -97,18 +105,25 @@ def check(ranks: Sequence[int], where: Placement, seconds: float) -> None:
             f"{counted(hosts, 'host')} for {counted(min(ranks), 'rank')}; expected at least one rank on each host"
         )
     if where.machine is not None:
-        if (hosts, protocol, where.level) != (1, "via", "c"):
+        if (hosts, where.protocol, where.level) != (1, "via", "c"):
             raise ValueError(
                 "on a machine each rank has a host, and runs VIA in C; leave out hosts, protocol and level"
             )
         machines.load(where.machine)
-    known = (("protocol", PROTOCOLS), ("bind", BINDINGS), ("level", LEVELS))
+    protocols = [split(name, CHANNELS)[0] for name in where.protocols]
+    for name, protocol in zip(where.protocols, protocols, strict=True):
+        if protocol not in PROTOCOLS or where.protocols.count(name) > 1:
+            raise ValueError(
+                f"protocol is {where.protocol!r}; expected one of {', '.join(PROTOCOLS)}, also with a policy "
+                "(tcp:mpich-p4), or several, each at most once"
+            )
+    known = (("bind", BINDINGS), ("level", LEVELS))
     for name, choices in known:
         if getattr(where, name) not in choices:
             raise ValueError(f"{name} is {getattr(where, name)!r}; expected one of {', '.join(choices)}")
     if where.level == "python" and where.skew_s:
         raise ValueError("skew is measured by the loop in C only; leave out skew or level python")
-    if protocol == "udp" and (hosts or min(ranks)) < 2:
+    if "udp" in protocols and (hosts or min(ranks)) < 2:
         remedy = "give --hosts 2 or more, or 0 for one host per rank" if hosts else "give --ranks of 2 or more"
         raise ValueError(f"protocol udp needs ranks on several hosts; {remedy}")
     if not seconds > 0:
@@ -152,7 +167,7 @@ class Entry(Bursts):
         """Return the point for the result."""
         return {"nbytes": self.nbytes, **self.times("time_s")}
 
-    def series(self, link: str, skew_s: float) -> dict[str, Any]:
+    def series(self, skew_s: float) -> dict[str, Any]:
         """Return the series for the result, without points."""
         return {
             "protocol": self.protocol,
@@ -160,7 +175,7 @@ class Entry(Bursts):
             "algorithm": self.algorithm,
             "ranks": self.crew.n_ranks,
             "hosts": self.crew.n_hosts,
-            "link": link,
+            "link": self.crew.link,
             "level": self.crew.level,
             "skew_s": skew_s,
             "info": self.info(),
@@ -180,12 +195,11 @@ class Crews:
     on_progress: Callable[[float, str], None] | None = None
     on_series: Callable[[list[dict[str, Any]]], None] | None = None
     series: dict[tuple[Any, ...], dict[str, Any]] = field(default_factory=dict)
-    link: str = ""
 
     def measure(
         self,
         ranks: Sequence[int],
-        parts_of: Callable[[Crew, dict[str, Crew]], Sequence[tuple[str, list[Entry]]]],
+        parts_of: Callable[[list[Crew], dict[str, Crew]], Sequence[tuple[str, list[Entry]]]],
         n_parts: int = 1,
     ) -> list[dict[str, Any]]:
         """Measure all numbers of ranks, and return the series.
@@ -194,8 +208,8 @@ class Crews:
         ----------
         ranks : sequence of int
         parts_of : callable
-            Is given viakit's crew and those of MPI by name. Returns the parts of the measurement: for each a text, and
-            the entries that are measured in turns.
+            Is given viakit's crews, one for each protocol, and those of MPI by name. Returns the parts of the
+            measurement: for each a text, and the entries that are measured in turns.
         n_parts : int
             Number of these parts.
         """
@@ -218,17 +232,16 @@ class Crews:
         for one in entries:
             if one.bursts:
                 key = (one.crew.n_ranks, one.operation, one.protocol, one.algorithm)
-                made = series.setdefault(key, one.series(self.link, self.where.skew_s))
+                made = series.setdefault(key, one.series(self.where.skew_s))
                 made["points"].append(one.point())
 
-    def _open(self, stack: contextlib.ExitStack, n: int) -> tuple[Crew, dict[str, Crew]]:
+    def _open(self, stack: contextlib.ExitStack, n: int) -> tuple[list[Crew], dict[str, Crew]]:
         """Start all crews for one number of ranks; return viakit's, and those of MPI by name."""
         where, skipped = self.where, self.turns.skipped
         hosts = where.n_hosts or n
         if where.machine is not None:
-            self.link = "sim"
             machine = machines.load(where.machine)
-            return stack.enter_context(Crew(n, bind=where.bind, machine=machine)), {}
+            return [stack.enter_context(Crew(n, bind=where.bind, machine=machine))], {}
         testbed: Any = None
         if isinstance(where.hosts, str):
             testbed = stack.enter_context(Remote(where.hosts, network=where.network, python=where.python))
@@ -236,7 +249,7 @@ class Crews:
         elif hosts > 1:
             testbed = stack.enter_context(testbeds.Testbed(hosts=hosts, mtu=where.mtu))
         how: dict[str, Any] = {"bind": where.bind, "level": where.level}
-        crew = stack.enter_context(Crew(n, testbed=testbed, protocol=where.protocol, **how))
+        ours = [stack.enter_context(Crew(n, testbed=testbed, protocol=name, **how)) for name in where.protocols]
         mpis: dict[str, Crew] = {}
         found = mpi.find_all() if where.with_mpi else {}
         for flavour in MPIS if where.with_mpi else ():
@@ -250,8 +263,7 @@ class Crews:
                     mpis[name] = stack.enter_context(Crew(n, mpi_library=found[flavour], **how))
                 except MeasureError as error:
                     skipped[name] = str(error).splitlines()[0]
-        self.link = "ip" if where.protocol == "tcp" else NETWORKS[where.protocol] if hosts > 1 else "shm"
-        return crew, mpis
+        return ours, mpis
 
     def _take_turns(self, entries: Sequence[Entry], done: int, total: int, what: str) -> None:
         skew_s, turns = self.where.skew_s, self.turns

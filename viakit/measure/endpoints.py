@@ -6,8 +6,9 @@ processes that measure; each protocol names the class that implements it in them
 
 from __future__ import annotations
 
+import colorsys
 import difflib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from viakit.base.failure import MeasureError
@@ -24,6 +25,7 @@ __all__ = [
     "Protocol",
     "UnknownProtocol",
     "default_mpi",
+    "known",
     "lookup",
     "on_machine",
     "protocols",
@@ -78,6 +80,10 @@ class Protocol:
     counts_calls : bool
         Whether its system calls are counted. The calls of a foreign library, and those below the message engine, are
         not.
+    takes_sockbuf : bool
+        Whether the size of its socket buffers can be set.
+    policy : str
+        Policy of the message engine that the name has after a colon; "": none.
     """
 
     name: str
@@ -94,6 +100,13 @@ class Protocol:
     title: str = ""
     colour: str = ""
     counts_calls: bool = True
+    takes_sockbuf: bool = False
+    policy: str = ""
+
+    @property
+    def base(self) -> str:
+        """The name without its policy: "msg-tcp" for "msg-tcp:mpich-p4"."""
+        return self.name.partition(":")[0] if self.policy else self.name
 
     @property
     def wired(self) -> bool:
@@ -113,6 +126,7 @@ _VIA: dict[str, Any] = {"max_bytes": 64 << 20, "allocates": True}
 _WIRE: dict[str, Any] = {"needs": ("testbed",)}
 _UNCOUNTED: dict[str, Any] = {"counts_calls": False}
 _MPI: dict[str, Any] = {"levels": LEVELS, "needs": ("mpi",), "waits": ("poll",), **_UNCOUNTED}
+_SIZED: dict[str, Any] = {"takes_sockbuf": True}
 _STREAM: dict[str, Any] = {"levels": LEVELS, "min_bytes": 1}
 _LINE: dict[str, Any] = {"min_bytes": 8, "max_bytes": 8, "modes": ("pingpong",), "waits": ("poll",)}
 
@@ -140,13 +154,16 @@ _TABLE = {
         _row("msg-bip", "via", "sides_msg:MsgSide", "the message engine over BIP, which is over VIA",
              "messages over BIP", "#AA7700", **_BOTH, **_UNCOUNTED),
         _row("msg-tcp", "ip", "sides_msg:MsgSide", "the message engine over TCP sockets",
-             "messages over TCP", "#117733", **_BOTH, **_UNCOUNTED),
-        _row("tcp", "ip", "sides:SocketSide", "TCP sockets with TCP_NODELAY", "TCP", "#0072B2", **_STREAM),
+             "messages over TCP", "#117733", **_BOTH, **_UNCOUNTED, **_SIZED),
+        _row("tcp", "ip", "sides:SocketSide", "TCP sockets with TCP_NODELAY", "TCP", "#0072B2", **_STREAM, **_SIZED),
+        _row("tcp:default", "ip", "sides:SocketSide", "the same, always with the kernel's own socket buffers",
+             "TCP as it comes", "#6BAED6", **_STREAM),
         _row("udp", "ip", "sides:UdpSide", "UDP sockets; lost datagrams are retransmitted and counted",
-             "UDP", "#56B4E9"),
-        _row("unix", "unix", "sides:SocketSide", "Unix stream sockets", "a Unix-domain socket", "#6B6B6B", **_STREAM),
+             "UDP", "#56B4E9", **_SIZED),
+        _row("unix", "unix", "sides:SocketSide", "Unix stream sockets",
+             "a Unix-domain socket", "#6B6B6B", **_STREAM, **_SIZED),
         _row("zmq", "ip", "sides:ZmqSide", "ZeroMQ PAIR sockets over TCP: pyzmq's libzmq",
-             "ZeroMQ", "#009E73", **_BOTH, **_UNCOUNTED),
+             "ZeroMQ", "#009E73", **_BOTH, **_UNCOUNTED, **_SIZED),
         _row("mpi", "mpi", "sides_msg:MpiSide", "the MPI that mpi4py finds", "MPI", "#CC79A7", **_MPI),
         _row("mpi:mpich", "mpi", "sides_msg:MpiSide", "MPICH", "MPICH", "#7A4A8C", **_MPI),
         _row("mpi:openmpi", "mpi", "sides_msg:MpiSide", "Open MPI", "Open MPI", "#CC79A7", **_MPI),
@@ -181,10 +198,11 @@ def on_machine(name: str) -> str:
     UnknownProtocol
         If the link of machines cannot carry the protocol; a ValueError.
     """
-    found = _ON_MACHINE.get(name) or _ON_MACHINE.get(name.partition("-")[0])
-    if found is None or (name not in _TABLE and name not in _ON_MACHINE):
+    base, colon, policy = name.partition(":")
+    found = _ON_MACHINE.get(base) or _ON_MACHINE.get(base.partition("-")[0])
+    if found is None or (base not in _TABLE and base not in _ON_MACHINE):
         raise UnknownProtocol(f"{name} cannot run on a described machine; expected {', '.join(_ON_MACHINE)}")
-    return found
+    return found + colon + policy
 
 
 def protocols() -> dict[str, Protocol]:
@@ -195,10 +213,13 @@ def protocols() -> dict[str, Protocol]:
 def lookup(name: str) -> Protocol:
     """Return the protocol called *name*; ``FILE.py:CLASS`` is a user-defined one (:mod:`viakit.measure.own`).
 
+    ``msg-tcp:mpich-p4`` is the message engine with that policy, also with changes: ``msg-tcp:tcp,eager_limit=64K``.
+
     Raises
     ------
-        If no such protocol exists. The error is a ValueError, lists the known protocols and suggests the most
-        similar.
+    UnknownProtocol
+        If no such protocol exists. The error is a ValueError, lists the known protocols, or the policies of the
+        channel, and suggests the most similar.
     """
     if name in _TABLE:
         return _TABLE[name]
@@ -208,9 +229,42 @@ def lookup(name: str) -> Protocol:
         from viakit.measure import own
 
         return own.protocol(name)
+    if (found := _with_policy(str(name))) is not None:
+        return found
     near = difflib.get_close_matches(str(name).lower(), _TABLE, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]}?" if near else "."
     raise UnknownProtocol(f"unknown protocol {name!r}{hint} There are: {', '.join(_TABLE)}")
+
+
+def known(name: str) -> Protocol | None:
+    """Return the protocol called *name*, or None. Unlike :func:`lookup` it loads no file: *name* may be of a result."""
+    try:
+        return _TABLE.get(name) or _MACHINE_TABLE.get(name) or _with_policy(name)
+    except UnknownProtocol:
+        return None
+
+
+def _with_policy(name: str) -> Protocol | None:
+    """Return the protocol of the message engine that *name* gives, with its policy; None for a name without policy."""
+    base, colon, _ = name.partition(":")
+    if not colon or base not in _TABLE or not base.startswith("msg-"):
+        return None
+    from viakit import _core  # on use: only names of policies need it
+    from viakit.launch.policy import split
+
+    try:
+        _, policy = split(name)
+    except ValueError as error:
+        raise UnknownProtocol(str(error)) from None
+    assert policy is not None
+    first = policy.partition(",")[0]
+    names = list(_core.policies())
+    # Hues by the golden section, in three degrees of lightness: neighbours in the table differ in both.
+    i = names.index(first) if first in names else len(names)
+    red, green, blue = colorsys.hls_to_rgb(i * 0.618 % 1, (0.30, 0.42, 0.54)[i % 3], 0.75)
+    colour = f"#{round(red * 255):02X}{round(green * 255):02X}{round(blue * 255):02X}"
+    title = f"{_TABLE[base].title} as {policy}"
+    return replace(_TABLE[base], name=name, policy=policy, title=title, colour=colour)
 
 
 def default_mpi() -> str | None:

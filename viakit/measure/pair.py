@@ -62,7 +62,8 @@ class Pair:
     Parameters
     ----------
     protocol : str
-        A name from :func:`viakit.measure.endpoints.protocols`.
+        A name from :func:`viakit.measure.endpoints.protocols`. Those of the message engine may name a policy:
+        "msg-tcp:mpich-p4".
     testbed : Testbed or viakit.remote.Remote, optional
         Its hosts 0 and 1 are used. Default: this host. Protocols without a wire (shared memory, MPI) always use this
         host.
@@ -136,7 +137,7 @@ class Pair:
         if sockbuf is not None and not 0 < sockbuf < 1 << 31:
             raise ValueError(f"sockbuf is {sockbuf}; expected more than 0 bytes")
         self._testbed = testbed if self.protocol.wired else None
-        self._options = dict(options or {})
+        self._options = {**(options or {}), **({"policy": self.protocol.policy} if self.protocol.policy else {})}
         interface = self._options.pop("interface", None)
         if self.protocol.link == "eth" and testbed is None and not interface:
             raise MeasureError(
@@ -145,6 +146,8 @@ class Pair:
                 "usage",
             )
         self._interfaces = _two_interfaces(interface, self._testbed, self.protocol.link)
+        if sockbuf is not None and not self.protocol.takes_sockbuf:
+            raise MeasureError(f"{protocol} has no socket buffers that can be set. Remedy: leave out sockbuf", "usage")
         self._sockbuf = sockbuf
         self._machine = machine
         self._processes: list[Any] = []

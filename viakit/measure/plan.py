@@ -19,6 +19,7 @@ __all__ = [
     "needs_testbed",
     "plan",
     "remote_hosts",
+    "several",
     "takes_faults",
 ]
 
@@ -55,23 +56,26 @@ class Config:
     Attributes
     ----------
     protocols : sequence of str
-        Names as ``viakit protocols`` lists them. The first is the reference for ratios.
+        Names as ``viakit protocols`` lists them. The first is the reference for ratios. Those of the message engine
+        may name a policy: ``"msg-tcp:mpich-p4"``, ``"msg-via:mvich-rput"``.
     sizes : sequence of int
         Message sizes in bytes (:func:`viakit.measure.ladder.parse_sizes`).
     hosts : {"auto", "local", "testbed"} or str
         ``ssh:A,B`` names two machines that ssh reaches, ``ssh:B`` this one and another: see :mod:`viakit.remote`.
         Hosts of protocols that use a wire: this host, or two hosts of :class:`viakit.testbed.Testbed`. ``auto`` selects
         the testbed if a protocol needs it. Protocols of shared memory are always local.
-    mtu : int, optional
-        MTU of the testbed's wire in bytes. Default: 1500.
+    mtu : int or sequence of int, optional
+        MTU of the testbed's wire in bytes. Default: 1500. Several make a grid: each protocol is measured at each, on a
+        testbed of its own.
     rate : str or float, optional
         Limit of the testbed's wire in bit/s, for instance ``"1gbit"``.
     interface : str, optional
         Ethernet interface of this host, or two separated by a comma (one for each side), for ``via-eth`` with
         ``hosts="local"``.
-    sockbuf : int or "auto", optional
-        Size of the socket buffers of tcp, udp and unix in bytes. With ``"auto"`` a short calibration before the sweep
-        finds the best size for tcp (:mod:`viakit.measure.sockbuf`); the others have that of the system.
+    sockbuf : int, "auto", or sequence of them, optional
+        Size of the socket buffers of tcp, udp, unix, zmq and msg-tcp in bytes. Several make a grid. With ``"auto"`` a
+        short calibration before the sweep finds the best size for tcp (:mod:`viakit.measure.sockbuf`); the others have
+        that of the system.
     memory : {"user", "viakit"}
         Source of the buffers: ordinary memory, or the allocator of viakit's NICs, whose memory a peer on the same host
         can map. Protocols without such an allocator use ordinary memory. The result states the memory of each series.
@@ -102,7 +106,7 @@ class Config:
     checksum : {"auto", "crc"}, optional
         Checksum of the frames of via-eth and via-udp: see :class:`viakit.via.Checksum`.
     policy : str, optional
-        Policy of the message engine for ``msg-*``: a name (``"mpich-p4"``), a name with changes
+        Policy of the message engine for ``msg-*`` whose name has none: a name (``"mpich-p4"``), a name with changes
         (``"via,eager_limit=64K"``), or changes of the channel's own policy.
     network : {"eth", "udp"} or str, optional
         Link of msg-via and msg-bip between the hosts of a testbed. Default: eth. Between real machines: the wire of all
@@ -127,10 +131,10 @@ class Config:
     protocols: Sequence[str]
     sizes: Sequence[int]
     hosts: str = "auto"
-    mtu: int | None = None
+    mtu: int | Sequence[int] | None = None
     rate: str | float | None = None
     interface: str | None = None
-    sockbuf: int | str | None = None
+    sockbuf: int | str | Sequence[int | str] | None = None
     memory: str = "user"
     buffers: str = "touched"
     mode: str = "pingpong"
@@ -160,18 +164,25 @@ def needs_testbed(protocol: endpoints.Protocol) -> bool:
 
 def takes_faults(protocol: str) -> bool:
     """Return whether a protocol sends through NICs of viakit, which can inject faults."""
-    return protocol.startswith(("via-", "bip-")) or protocol in ("msg-via", "msg-bip")
+    return protocol.startswith(("via-", "bip-")) or protocol.partition(":")[0] in ("msg-via", "msg-bip")
 
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """One curve: a protocol at one level."""
+    """One curve: a protocol at one level, on one wire, with one size of socket buffers."""
 
     name: str
     protocol: endpoints.Protocol
     level: str
     hosts: str
     is_floor: bool = False
+    mtu: int | None = None  # of the testbed; None elsewhere
+    sockbuf: int | str | None = None  # only for protocols that take it
+
+
+def several(given: Any) -> list[Any]:
+    """Return the values of an option that may have several; [None] without a value."""
+    return list(given) if isinstance(given, (list, tuple)) else [given]
 
 
 def _check(config: Config) -> None:
@@ -207,8 +218,13 @@ def _check(config: Config) -> None:
         _check_machine(config)
     if not config.seconds > 0 or config.seconds > 1e6:
         raise UsageError(f"--seconds is {config.seconds:g}: give the time that the sweep may take, for instance 10")
-    if config.sockbuf not in (None, sockbuf.AUTO) and not (isinstance(config.sockbuf, int) and config.sockbuf > 0):
-        raise UsageError(f"--sockbuf is {config.sockbuf}: give a number of bytes, for instance 128K, or auto")
+    for one in several(config.sockbuf):
+        if one not in (None, sockbuf.AUTO) and not (isinstance(one, int) and 0 < one < 1 << 31):
+            raise UsageError(f"--sockbuf is {one}: give a number of bytes, for instance 128K, or auto")
+    for option in ("mtu", "sockbuf"):
+        values = several(getattr(config, option))
+        if not values or len(set(values)) < len(values):
+            raise UsageError(f"--{option} is {values}: give each value once, at least one")
     if config.seed is not None and config.seed < 0:
         raise UsageError(f"--seed is {config.seed}: give 0 or a positive number")
 
@@ -324,7 +340,19 @@ def plan(config: Config) -> tuple[list[Series], bool]:
             if given not in allowed:
                 raise UsageError(f"{name} cannot be measured with --{option} {given}, only with {', '.join(allowed)}")
         where = hosts if protocol.wired else "local"
-        series += [Series(name, protocol, level, where) for level in _levels(protocol, config)]
+        mtus = [one or 1500 for one in several(config.mtu)] if where == "testbed" else [None]
+        buffers = several(config.sockbuf) if protocol.takes_sockbuf else [None]
+        series += [
+            Series(name, protocol, level, where, mtu=mtu, sockbuf=buffer)
+            for level in _levels(protocol, config)
+            for mtu in mtus
+            for buffer in buffers
+        ]
+    if config.sockbuf is not None and not any(one.protocol.takes_sockbuf for one in series):
+        raise UsageError(
+            f"--sockbuf: {', '.join(found)} {'has' if len(found) == 1 else 'have'} no socket buffers to set; remove "
+            "--sockbuf, or add tcp, udp, unix, zmq or msg-tcp"
+        )
     if config.memory == "viakit" and not any(one.protocol.allocates for one in series):
         raise UsageError(
             f"--memory viakit: {', '.join(found)} {'has' if len(found) == 1 else 'have'} no allocator and "

@@ -77,7 +77,8 @@ def curves(documents: Sequence[Document], names: Sequence[str] | None = None) ->
                 label += f" [{names[i] if names else i + 1}]"
             key = one["protocol"] if len(documents) == 1 else label
             if key not in colours:
-                usual = COLOURS.get(one["protocol"])
+                known = endpoints.known(one["protocol"])
+                usual = known and known.colour
                 colours[key] = usual if usual and usual not in colours.values() else next(spare)
             times = [point["one_way_s"] for point in points]
             mbit = [point["bandwidth_Bps"] * 8e-6 for point in points]

@@ -24,7 +24,7 @@ def _name(series: Mapping[str, Any]) -> str:
     library = series.get("info", {}).get("library")
     if series["protocol"] == "mpi" and library:
         return f"MPI ({library})"
-    known = endpoints.protocols().get(series["protocol"])
+    known = endpoints.known(series["protocol"])
     return (known and known.title) or str(series["protocol"])
 
 

@@ -211,12 +211,16 @@ class StreamSide(Side):
 class SocketSide(StreamSide):
     """TCP and Unix streams."""
 
+    def __init__(self, request: dict[str, Any]) -> None:
+        super().__init__(request)
+        self.is_tcp = self.protocol != "unix"
+
     def open(self) -> dict[str, Any]:
         """B listens."""
         super().open()
         if self.side == 0:
             return {}
-        if self.protocol == "unix":
+        if not self.is_tcp:
             # An abstract name leaves no file behind, even if this process is killed.
             address: Any = "\0viakit-bench-" + self.word
             self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -227,33 +231,32 @@ class SocketSide(StreamSide):
         size_buffers(self.listener, self.request.get("sockbuf"))
         self.listener.bind(address)
         self.listener.listen(BACKLOG)
-        return {"address": self.listener.getsockname() if self.protocol == "tcp" else address}
+        return {"address": self.listener.getsockname() if self.is_tcp else address}
 
     def connect(self, peer: dict[str, Any], deadline: float) -> None:
         """A connects, B accepts."""
         left = max(0.1, deadline - time.monotonic())
         if self.side == 0:
-            unix = self.protocol == "unix"
-            self.sock = socket.socket(socket.AF_UNIX if unix else socket.AF_INET, socket.SOCK_STREAM)
+            self.sock = socket.socket(socket.AF_INET if self.is_tcp else socket.AF_UNIX, socket.SOCK_STREAM)
             size_buffers(self.sock, self.request.get("sockbuf"))
             self.sock.settimeout(left)
-            self.sock.connect(peer["address"] if unix else tuple(peer["address"]))
+            self.sock.connect(tuple(peer["address"]) if self.is_tcp else peer["address"])
             self.introduce(deadline)
         else:
             self.accept(deadline)
         assert self.sock is not None
-        if self.protocol == "tcp":
+        if self.is_tcp:
             self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self.in_c:
-            self.endpoint = self.c_endpoint("socket", device=self.protocol, keep=self.sock)
+            self.endpoint = self.c_endpoint("socket", device="tcp" if self.is_tcp else "unix", keep=self.sock)
         else:
             self.endpoint = self.python_endpoint("SocketTransport", self.sock, self.polled)
 
     def describe(self) -> dict[str, Any]:
         """Return socket buffers and interface."""
         assert self.sock is not None
-        facts = socket_facts(self.sock, "TCP, TCP_NODELAY" if self.protocol == "tcp" else "Unix stream socket")
-        if self.protocol == "tcp":
+        facts = socket_facts(self.sock, "TCP, TCP_NODELAY" if self.is_tcp else "Unix stream socket")
+        if self.is_tcp:
             facts["sockbuf"] = self.request.get("sockbuf") or "automatic"
             facts |= interface_facts(self.request["interface"])
         return facts

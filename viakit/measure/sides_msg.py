@@ -98,6 +98,11 @@ def _environment(name: str, value: str) -> Iterator[None]:
 class MsgSide(StreamSide):
     """Messages between two ranks over VIA, BIP or TCP, in C. The engine sets up its connection over a socket."""
 
+    @property
+    def channel(self) -> str:
+        """Channel of the engine; the policy that the protocol names is in the options."""
+        return self.protocol.partition(":")[0].removeprefix("msg-")
+
     def open(self) -> dict[str, Any]:
         """B listens."""
         super().open()
@@ -106,6 +111,9 @@ class MsgSide(StreamSide):
         if network not in networks:
             raise MeasureError(f"network {network!r}: expected {', '.join(networks)}", "usage")
         self.network = networks[network].device("", self.request["interface"], self.request["address"])
+        self.policy = str(self.options.get("policy") or "")
+        if self.request.get("sockbuf"):
+            self.policy = f"{self.policy or self.channel},socket_buffer={self.request['sockbuf']}"
         if self.side == 0:
             return {}
         self.listener = socket.create_server((self.request["address"], 0), backlog=BACKLOG)
@@ -133,11 +141,11 @@ class MsgSide(StreamSide):
     def open_rank(self, sock: socket.socket, left_s: float) -> None:
         """Open this rank and create the endpoint. The ranks exchange their data over *sock*."""
         self.endpoint = self.core_module.BenchEndpoint.msg(
-            self.protocol.removeprefix("msg-"),
+            self.channel,
             sock,
             self.side,
             self.polled,
-            policy=str(self.options.get("policy") or ""),
+            policy=self.policy,
             network_device=self.network,
             address=self.request["address"],
             timeout_s=left_s,
@@ -178,7 +186,7 @@ class PyMsgSide(MsgSide):
             theirs = channel.recv(left_s)[1]
             return [theirs, blob] if self.side else [blob, theirs]
 
-        policy = complete(self.protocol.removeprefix("msg-"), str(self.options.get("policy") or ""))
+        policy = complete(self.channel, self.policy)
         if "spin_us=" not in policy:
             policy += f",spin_us={_NEVER_SLEEP_US if self.polled else -1}"
         self.world = World(

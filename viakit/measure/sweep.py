@@ -137,7 +137,7 @@ def describe(one: Series, config: Config, info: dict[str, Any]) -> dict[str, Any
     """Return a series as in a result file, without its points. *info* is that of its pair."""
     mtu = info.get("mtu")
     if mtu is None and one.hosts == "testbed":
-        mtu = config.mtu or 1500
+        mtu = one.mtu or 1500
     overhead = info.get("loop_overhead_s")
     return {
         "protocol": one.name,
@@ -149,6 +149,7 @@ def describe(one: Series, config: Config, info: dict[str, Any]) -> dict[str, Any
         "level": one.level,
         "memory": memory_of(one, config),
         "buffers": _buffers(one, config),
+        **({"sockbuf": one.sockbuf} if isinstance(one.sockbuf, int) else {}),
         "one_way": ONE_WAY[config.mode],
         "loop_overhead_s": float(overhead) if overhead is not None else None,
         "info": info,
@@ -201,13 +202,15 @@ class _Run:
     def open(self, stack: contextlib.ExitStack, pair_class: Any, testbed_class: Any, wants_testbed: bool) -> None:
         """Open the testbed and a pair per series; *stack* closes them."""
         config = self.config
-        testbed = None
+        testbeds_by_mtu: dict[int | None, Any] = {}
         machine = machines.load(config.machine) if config.machine is not None else None
         if wants_testbed:
             self._report_progress("connecting to both hosts" if is_remote(config.hosts) else "making two hosts")
             try:
-                testbed = stack.enter_context(_hosts(config, testbed_class))
-                self.turns.machines = of_machines(testbed) if is_remote(config.hosts) else {}
+                for mtu in dict.fromkeys(one.mtu for one in self.series if one.hosts not in ("local", "machine")):
+                    testbed = stack.enter_context(_hosts(config, testbed_class, mtu))
+                    testbeds_by_mtu[mtu] = testbed
+                    self.turns.machines = of_machines(testbed) if is_remote(config.hosts) else {}
             except (OSError, RuntimeError) as error:
                 if not config.skip_unavailable:
                     raise
@@ -218,10 +221,10 @@ class _Run:
             with self._skipping(one):
                 pair = pair_class(
                     one.name,
-                    testbed=testbed if one.hosts not in ("local", "machine") else None,
+                    testbed=testbeds_by_mtu[one.mtu] if one.hosts not in ("local", "machine") else None,
                     wait="poll" if one.is_floor else config.wait,
                     level=one.level,
-                    sockbuf=config.sockbuf if isinstance(config.sockbuf, int) else None,
+                    sockbuf=one.sockbuf if isinstance(one.sockbuf, int) else None,
                     memory=memory_of(one, config),
                     buffers=_buffers(one, config),
                     options=_options(one, config),
@@ -245,7 +248,7 @@ class _Run:
 
     def tune(self) -> None:
         """Find the best socket buffers of tcp, if the configuration requests it."""
-        for one in [one for one in self.series if one.name == "tcp" and self.config.sockbuf == sockbuf.AUTO]:
+        for one in [one for one in self.series if one.name == "tcp" and one.sockbuf == sockbuf.AUTO]:
             self._report_progress("tcp: finding the best socket buffers")
             with self._skipping(one):
                 self.infos[one] = sockbuf.tune(self.pairs[one], self.config.sizes, self.config.mode, self.turns)
@@ -389,13 +392,13 @@ def _options(one: Series, config: Config) -> dict[str, Any]:
     return options
 
 
-def _hosts(config: Config, testbed_class: Any) -> Any:
-    """Return the two hosts of a sweep, not yet open: of a testbed, or real machines."""
+def _hosts(config: Config, testbed_class: Any, mtu: int | None) -> Any:
+    """Return the two hosts of a sweep, not yet open: of a testbed with this MTU, or real machines."""
     if is_remote(config.hosts):
         from viakit.remote import Remote  # on use: most sweeps stay on this machine
 
         return Remote(remote_hosts(config), network=config.network, python=config.python)
-    return testbed_class(hosts=2, mtu=config.mtu or 1500, rate=config.rate)
+    return testbed_class(hosts=2, mtu=mtu or 1500, rate=config.rate)
 
 
 def run(

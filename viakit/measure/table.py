@@ -29,6 +29,7 @@ __all__ = [
     "format_time",
     "groups",
     "how",
+    "how_without_mtu",
     "point_at",
     "point_ratio",
     "show",
@@ -146,9 +147,19 @@ def _ratio_cell(ratio: stats.Ratio | None) -> str:
 
 def how(group: Sequence[Mapping[str, Any]]) -> str:
     """Return a description of how the numbers of a table were measured."""
+    wire = f", MTU {group[0]['mtu']}" if group[0]["hosts"] != "local" else ""
+    return _how(group, wire)
+
+
+def how_without_mtu(group: Sequence[Mapping[str, Any]]) -> str:
+    """Return the same for a table whose rows have MTUs of their own."""
+    return _how(group, "")
+
+
+def _how(group: Sequence[Mapping[str, Any]], wire: str) -> str:
     one = group[0]
     levels = " and ".join(LEVEL_WORDS[level] for level in LEVEL_WORDS if level in {each["level"] for each in group})
-    where = f"two hosts, MTU {one['mtu']}" if one["hosts"] != "local" else "one host"
+    where = f"two hosts{wire}" if one["hosts"] != "local" else "one host"
     if one["hosts"] == "machine":
         where = f"virtual time on the machine {one['info'].get('machine')}"
     return f"{WAIT_WORDS[one['wait']]}, {levels}, {where}, {conditions(group)}"
@@ -174,6 +185,9 @@ def column_name(group: Sequence[Mapping[str, Any]], one: Mapping[str, Any]) -> s
     """Return the head of a column: the protocol, and its level if the table has both levels."""
     same = [other for other in group if other["protocol"] == one["protocol"]]
     parts = []
+    if len({other.get("sockbuf") for other in same}) > 1:
+        parts.append(f"{format_size(one['sockbuf'])} buffers" if "sockbuf" in one else "own buffers")
+        same = [other for other in same if other.get("sockbuf") == one.get("sockbuf")]
     if len({other.get("memory") for other in same}) > 1:
         parts.append("own memory" if one.get("memory") == "viakit" else "ordinary memory")
     if len(same) > max(len({other.get("memory") for other in same}), 1) or len({other["level"] for other in group}) > 1:
@@ -297,7 +311,9 @@ def show(document: Document, console: Console, against: str | None = None) -> No
     """Print a result: its tables, the floor, and skipped and failed protocols."""
     from rich.markup import escape
 
-    for table in tables(document, against, console.width):
+    from viakit.measure.grid import grids  # it uses this module
+
+    for table in grids(document) or tables(document, against, console.width):
         console.print(table)
     floor = document.get("floor")
     if floor:

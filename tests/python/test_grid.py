@@ -1,0 +1,84 @@
+"""Several MTUs and sizes of socket buffers in one sweep, as one table."""
+
+import io
+import json
+
+import click.testing
+import needs
+import pytest
+from rich.console import Console
+
+from viakit.cli import cli
+from viakit.measure import comparison, grid, kinds, plan, plot, report, result, sweep
+from viakit.measure.pair import MeasureError, Pair
+
+
+def shown(document):
+    console = Console(file=io.StringIO(), width=160)
+    kinds.show(document, console)
+    return console.file.getvalue()
+
+
+def test_the_cells_of_a_grid():
+    config = plan.Config(["tcp", "tcp:default", "via-shm"], [8], mtu=[1500, 9000], sockbuf=[65536, "auto"])
+    series = [(one.name, one.mtu, one.sockbuf) for one in plan.plan(config)[0] if not one.is_floor]
+    assert series == [
+        *(("tcp", mtu, size) for mtu in (1500, 9000) for size in (65536, "auto")),
+        *(("tcp:default", mtu, None) for mtu in (1500, 9000)),
+        ("via-shm", None, None),
+    ]
+    one = plan.plan(plan.Config(["tcp"], [8], hosts="testbed"))[0]
+    assert [(each.mtu, each.sockbuf) for each in one] == [(1500, None)]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"sockbuf": [65536, 65536]}, "each value once"),
+        ({"mtu": []}, "at least one"),
+        ({"sockbuf": [65536, 0]}, "--sockbuf is 0"),
+        ({"protocols": ["via-udp"], "sockbuf": 65536}, "no socket buffers to set"),
+    ],
+)
+def test_what_is_no_grid(options, words):
+    with pytest.raises(plan.UsageError, match=words):
+        plan.plan(plan.Config(**{"protocols": ["tcp"], "sizes": [8], **options}))
+
+
+def test_socket_buffers_of_the_message_engine_are_those_of_its_policy():
+    with Pair("msg-tcp:mpich-p4", sockbuf=131072) as pair:
+        assert pair.info["policy"] == "mpich-p4"
+        assert pair.run(8, count=10).one_way_s.size
+    with pytest.raises(MeasureError, match="no socket buffers that can be set"):
+        Pair("msg-via", sockbuf=131072)
+
+
+def test_one_table_for_all_wires_and_buffers(tmp_path):
+    needs.hosts().close()
+    out = tmp_path / "grid.json"
+    words = ["sweep", "tcp", "via-eth", "--mtu", "1500,9000", "--sockbuf", "64K,256K", "--sizes", "64,256K"]
+    done = click.testing.CliRunner().invoke(
+        cli, [*words, "--seconds", "2", "--perturb", "0", "--json", str(out)], prog_name="viakit"
+    )
+    assert done.exit_code == 0, done.output
+    assert done.output.count("by size of the socket buffers") == 1
+    document = json.loads(out.read_text())
+    result.validate(document)
+    cells = {(one["protocol"], one["mtu"], one.get("sockbuf")) for one in document["series"]}
+    assert cells == {("tcp", m, s) for m in (1500, 9000) for s in (65536, 262144)} | {
+        ("via-eth", m, None) for m in (1500, 9000)
+    }
+    text = shown(document)
+    rows = [line.split()[:2] for line in text.splitlines() if line.lstrip().startswith(("tcp ", "via-eth "))]
+    assert rows == [["tcp", "1500"], ["tcp", "9000"], ["via-eth", "1500"], ["via-eth", "9000"]]
+    labels = [one["label"] for one in plot.curves([document])]
+    assert len(set(labels)) == len(labels) == 6
+    assert "tcp (MTU 1500, socket buffers 65536)" in labels
+    assert len(comparison.compare(document, document)) == 12
+    assert "256 KiB buffers" in report.html(document)
+    assert "sockbuf" in result.to_csv(document).splitlines()[0]
+
+
+def test_other_results_are_no_grid():
+    document = sweep.run(plan.Config(["unix", "tcp"], [8], seconds=0.2)).document
+    assert grid.grids(document) == []

@@ -1,0 +1,89 @@
+"""A grid of a sweep as one table: protocols and MTUs as rows, sizes of socket buffers as columns.
+
+Ong and Farrell's table 1 has this form: what TCP reaches with each MTU and each size of socket buffers. A cell gives
+the time of the smallest message and the bandwidth of the largest. All cells are measured in turns, in one run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from viakit.measure import table
+from viakit.measure.ladder import format_size
+from viakit.measure.result import Document
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+__all__ = ["grids"]
+
+_Series = Mapping[str, Any]
+
+
+def grids(document: Document) -> list[Group]:
+    """Return the tables of a sweep with several MTUs or sizes of socket buffers; [] for any other result.
+
+    A table holds the series that differ in nothing but protocol, level, MTU and socket buffers.
+    """
+    found: dict[tuple[Any, ...], list[_Series]] = {}
+    for one in document["series"]:
+        if one["points"] and "mtu" in one and "mode" in one:
+            found.setdefault((one["mode"], one["wait"], one["hosts"] == "local", one.get("buffers")), []).append(one)
+    wide = [group for group in found.values() if _is_grid(group)]
+    return [_table(group) for group in found.values()] if wide else []
+
+
+def _is_grid(group: Sequence[_Series]) -> bool:
+    """Return whether a protocol was measured on several wires, or with several sizes of socket buffers."""
+    cells = {(one["protocol"], one["level"], one["mtu"], one.get("sockbuf")) for one in group}
+    return len(cells) > len({(one["protocol"], one["level"]) for one in group})
+
+
+def _table(group: list[_Series]) -> Group:
+    from rich import box
+    from rich.console import Group
+    from rich.table import Table
+
+    sizes = sorted({point["nbytes"] for one in group for point in one["points"]})
+    buffers = sorted({one.get("sockbuf") for one in group}, key=lambda size: size or 0)
+    levels = len({one["level"] for one in group}) > 1
+
+    def row_of(one: _Series) -> tuple[str, int | None]:
+        return one["protocol"] + (f" ({table.LEVEL_WORDS[one['level']]})" if levels else ""), one["mtu"]
+
+    rows = list(dict.fromkeys(map(row_of, group)))
+    with_mtu = any(mtu for _, mtu in rows)
+    sheet = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    sheet.add_column("protocol", no_wrap=True)
+    if with_mtu:
+        sheet.add_column("MTU", justify="right")
+    for size in buffers:
+        sheet.add_column("own buffers" if size is None else format_size(size), justify="right", no_wrap=True)
+    for name, mtu in rows:
+        mine = {one.get("sockbuf"): one for one in group if row_of(one) == (name, mtu)}
+        best = max((_largest(one, sizes[-1]) for one in mine.values()), default=0.0)
+        cells = [_cell(mine[size], sizes, best) if size in mine else "" for size in buffers]
+        sheet.add_row(name, *[str(mtu or "-")] * with_mtu, *cells)
+    first, last = format_size(sizes[0]), format_size(sizes[-1])
+    what = f"One-way time of {first} / bandwidth of {last}" if group[0]["mode"] == "pingpong" else "Bandwidth"
+    what += "" if group[0]["mode"] == "pingpong" else f" of {first} / of {last}" if first != last else f" of {last}"
+    title = f"[bold]{what}, by size of the socket buffers[/bold]\n{table.how_without_mtu(group)}"
+    notes = "[dim]bold: the greatest bandwidth of a row; all cells were measured in turns, in one run"
+    more = len(sizes) > 2 and "; further sizes are in the result"
+    return Group(title, sheet, f"{notes}{more or ''}[/dim]", "")
+
+
+def _largest(one: _Series, nbytes: int) -> float:
+    point = table.point_at(one, nbytes)
+    return float(point["bandwidth_Bps"]) if point else 0.0
+
+
+def _cell(one: _Series, sizes: Sequence[int], best: float) -> str:
+    """Return the cell of a series: the quantities at the smallest and at the largest size."""
+    small, bandwidth = table.point_at(one, sizes[0]), _largest(one, sizes[-1])
+    last = table.format_bandwidth(bandwidth)
+    last = f"[bold]{last}[/bold]" if bandwidth == best else last
+    if one["mode"] == "pingpong":
+        return f"{table.format_time(small['one_way_s']['median']) if small else '-'} / {last}"
+    return last if len(sizes) == 1 else f"{table.format_bandwidth(small['bandwidth_Bps']) if small else '-'} / {last}"
