@@ -60,3 +60,42 @@ def test_calls_that_wait_end_with_an_error(tmp_path, call, end):
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert said in done.stdout, (done.stdout, done.stderr)
+
+
+DAEMONS = {
+    "receive": "comm.Recv(room, comm.rank)",
+    "objects": "comm.recv(source=comm.rank)",
+    "poll": "comm.Iprobe()",
+    "send": "comm.Ssend(np.zeros(100000), comm.rank)",
+    "request": "comm.Irecv(room, comm.rank).Wait()",
+}
+
+
+@pytest.mark.parametrize("protocol", ["via", "tcp"])
+@pytest.mark.parametrize("call", DAEMONS)
+def test_a_daemon_thread_in_a_call_at_exit_says_nothing(tmp_path, call, protocol):
+    """Its messages are to its own rank, because a call to a rank that has left fails for this reason."""
+    path = tmp_path / "prog.py"
+    path.write_text(
+        textwrap.dedent(f"""
+        import threading
+        import numpy as np
+        from viakit.mpi import MPI
+
+        comm, room = MPI.COMM_WORLD, np.zeros(4)
+        begun = threading.Event()
+
+        def work():
+            comm.Barrier()
+            begun.set()
+            while True:
+                {DAEMONS[call]}
+
+        threading.Thread(target=work, daemon=True).start()
+        begun.wait()
+        """),
+        encoding="utf-8",
+    )
+    command = [sys.executable, "-m", "viakit", "run", "-n", "2", "--protocol", protocol, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

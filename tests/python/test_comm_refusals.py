@@ -84,3 +84,23 @@ def test_a_count_that_is_no_integer_is_refused_and_not_truncated(alone, call):
     with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
         call(alone, mine, into)
     assert (into == 7).all()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda t: t.Create_contiguous(2.5),
+        lambda t: t.Create_vector(2, 1.5, 2),
+        lambda t: t.Create_vector(2, 1, 2.0),
+        lambda t: t.Create_hvector(2, 1, 8.0),
+        lambda t: t.Create_indexed([1, 2.0], [0, 1]),
+        lambda t: t.Create_hindexed([1, 2], [0, 8.0]),
+        lambda t: t.Create_struct([1.0], [0], [t]),
+        lambda t: t.Create_subarray([4], [2.0], [1]),
+        lambda t: t.Create_resized(0, 8.0),
+    ],
+)
+def test_a_layout_that_is_no_integer_is_refused(make):
+    """mpi4py refuses them, too."""
+    with pytest.raises(TypeError, match="integer"):
+        make(MPI.INT)

@@ -53,6 +53,103 @@ def test_a_cycle_of_garbage_is_closed():
     assert all(w.category is ResourceWarning for w in caught)
 
 
+def test_a_cycle_of_a_nic_and_all_that_it_has_prints_nothing():
+    """The collector finalizes such a cycle in an arbitrary order. Each object is closed before what it refers to.
+
+    (An array of NumPy would hide the cycle, because the collector does not look into it.)
+    """
+    result = in_child(
+        """
+        import gc
+        import threading
+        import warnings
+        from viakit import via
+
+        warnings.simplefilter("ignore", ResourceWarning)
+
+        def make(nic, first):
+            cq, other, tag = nic.create_cq(8), nic.create_cq(8), nic.create_tag()
+            vis = [nic.create_vi(send_cq=cq, recv_cq=cq) for _ in range(3)] + [nic.create_vi(tag=tag), nic.create_vi()]
+            memory = nic.allocate(64)
+            regions = [nic.create_region(64), nic.register(memory), nic.register(bytearray(64), tag=tag)]
+            for vi in vis[:3]:
+                vi.post_recv(via.Descriptor.recv(regions[0]))
+            vis[3].post_recv(via.Descriptor.recv(regions[2]))
+            accepting = threading.Thread(target=lambda: nic.connect_wait("end", timeout_s=30).accept(vis[1]))
+            accepting.start()
+            vis[0].connect(nic.address / "end", timeout_s=30, retry=True)
+            accepting.join()
+            held = [cq, other, tag, vis, regions, memory, memoryview(regions[0])]
+            for one in (other.notify, cq.notify, vis[4].recv_notify):
+                one(lambda completion: held)
+            for vi in vis:
+                vi.user_data = held
+            nic.on_error = held.append
+            held.append(held)
+            if first:
+                held.reverse()
+            return held
+
+        for i in range(6):
+            nic = via.Nic(f"loop:cycle{i}")
+            held = make(nic, i % 2)
+            held.insert(i % 3, nic)
+            del nic, held
+            gc.collect()
+        gc.collect()
+        print(sum(via.live_objects().values()))
+        with via.Nic("loop:cycle") as nic:              # all but the NIC
+            for i in range(6):
+                make(nic, i % 2)
+            nic.on_error = None
+            gc.collect()
+            alive = via.live_objects()
+            print(alive["vis"], alive["cqs"])
+        print(sum(via.live_objects().values()))
+        """
+    )
+    assert (result.returncode, result.stdout, result.stderr) == (0, "0\n0 0\n0\n", "")
+
+
+DAEMONS = {
+    "wait": "vi.recv_wait()",
+    "spin": "vi.spin_recv()",
+    "poll": "vi.recv_done(); nic.poll()",
+    "queue": "cq.wait()",
+    "entries": "list(cq)",
+    "server": "nic.connect_wait('never')",
+    "counters": "nic.counters, vi.state",
+    "memory": "nic.create_region(64).close()",
+    "objects": "nic.create_vi().close()",
+}
+
+
+@pytest.mark.parametrize("call", DAEMONS)
+def test_a_daemon_thread_in_a_call_at_exit_says_nothing(call):
+    result = in_child(
+        f"""
+        import threading
+        from viakit import via
+        nic = via.Nic("shm:daemon")
+        cq = nic.create_cq(8)
+        vi, with_cq, region = nic.create_vi(), nic.create_vi(recv_cq=cq), nic.create_region(64)
+        vi.post_recv(via.Descriptor.recv(region))
+        with_cq.post_recv(via.Descriptor.recv(region))
+        begun = threading.Semaphore(0)
+
+        def work():
+            begun.release()
+            while True:
+                {DAEMONS[call]}
+
+        for _ in range(2):
+            threading.Thread(target=work, daemon=True).start()
+            begun.acquire()
+        """
+    )
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
 @pytest.mark.parametrize("make", ["allocate", "create_region"])
 def test_garbage_with_a_view_of_it_is_closed(make):
     """The collector takes the memory first and then the view, which is what lets go of it."""

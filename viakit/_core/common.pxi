@@ -15,8 +15,8 @@ from cpython.buffer cimport (
     PyBuffer_FillInfo, PyBuffer_IsContiguous, PyBuffer_Release, PyObject_GetBuffer,
 )
 from cpython.pythread cimport (
-    PyThread_acquire_lock, PyThread_allocate_lock, PyThread_free_lock, PyThread_release_lock, PyThread_type_lock,
-    WAIT_LOCK,
+    PyThread_acquire_lock, PyThread_allocate_lock, PyThread_free_lock, PyThread_get_thread_ident, PyThread_release_lock,
+    PyThread_type_lock, WAIT_LOCK,
 )
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from libc cimport errno as c_errno
@@ -82,6 +82,7 @@ cdef object _error(int code, str operation, int os_error=0):
     Call it in the thread that made the call, before the next call, because it uses the thread's last error text.
     """
     cdef str text = _text(viakit_last_error())
+    _end_thread()
     if not text:
         text = _text(viakit_return_text(code)) or f"{operation} returned {code}"
     return _errors.from_code(code, operation, text, os_error)
@@ -379,7 +380,9 @@ cdef tuple _INTERRUPTS = (KeyboardInterrupt, SystemExit)
 
 
 cdef void _report(object error, object what) noexcept:
-    """Report "Exception ignored in: <what>" by sys.unraisablehook."""
+    """Report "Exception ignored in: <what>" by sys.unraisablehook, but not the end of a thread at exit."""
+    if _leaves and isinstance(error, SystemExit):
+        return
     PyErr_SetObject(type(error), error)
     PyErr_WriteUnraisable(what)
 
@@ -427,12 +430,31 @@ cdef void _warn_unclosed(object what, str place):
 
 cdef class _Resource:
     # Base of the NIC and its objects. It records the process and the place of creation, and closes in `with`.
+    #
+    # Users hold a reference, so an object is finalized before its users only if the collector has found all of them in
+    # a garbage cycle, where the order is arbitrary. The object is then abandoned, and its last user closes it.
     cdef object __weakref__
     cdef str _made_at
     cdef long _generation
+    cdef int _n_users      # open objects that refer to this one and must be closed first
+    cdef bint _abandoned
 
     def __cinit__(self):
         self._generation = _generation
+
+    cdef int _drop_user(self) except -1:
+        """Count a user out. The last one closes an abandoned object."""
+        self._n_users -= 1
+        if self._n_users == 0 and self._abandoned:
+            self.close()
+        return 0
+
+    cdef int _finalize(self) except -1:
+        """Close an object that the program has dropped, now or when its last user is closed."""
+        self._abandoned = self._n_users != 0
+        if not self._abandoned:
+            self.close()
+        return 0
 
     def __enter__(self):
         return self
@@ -441,9 +463,40 @@ cdef class _Resource:
         self.close()
 
 
+# ---------------------------------------------------------------- the end of the interpreter
+
+cdef bint _leaves = False          # An interpreter that exits has begun to close its objects ...
+cdef unsigned long _leaver = 0     # ... in this thread.
+
+
+def begin_exit():
+    """Record that this thread closes all objects because the interpreter exits. Handlers of atexit call it first.
+
+    Calls of other threads then raise SystemExit, which ends a thread without a traceback, instead of their errors.
+    Daemon threads would otherwise report objects that were closed under them.
+    """
+    global _leaves, _leaver
+    _leaver = PyThread_get_thread_ident()
+    _leaves = True
+
+
+cdef int _end_thread() except -1:
+    """Raise SystemExit if another thread has begun to close all objects. Call it before raising an error."""
+    if _leaves and PyThread_get_thread_ident() != _leaver:
+        raise SystemExit
+    return 0
+
+
+cdef object _closed_error(object what):
+    """Return the error of a call on a closed object."""
+    _end_thread()
+    return _errors.ClosedError(f"{what!r} is closed")
+
+
 @atexit.register
 def _close_all():
     # An interpreter may exit with open NICs, for instance in a notebook. The NICs' threads must end before it.
+    begin_exit()
     for nic in list(_nics):
         if (<Nic>nic)._generation == _generation:
             try:

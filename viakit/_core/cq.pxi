@@ -15,7 +15,6 @@ cdef class CompletionQueue(_Resource):
     cdef Nic _nic
     cdef VIP_CQ_HANDLE _handle
     cdef readonly size_t n_entries
-    cdef int _n_users
     cdef dict _handlers   # functions of outstanding notifications, by number
 
     def __init__(self, Nic nic not None, n_entries):
@@ -28,19 +27,20 @@ cdef class CompletionQueue(_Resource):
         self.n_entries = wanted
         self._made_at = _place()
         _check(VipCreateCQ(nic._handle, wanted, &self._handle), "VipCreateCQ")
+        nic._n_users += 1
         nic._children.add(self)
         nic._cqs[<size_t>self._handle] = weakref.ref(self)
 
     def __del__(self):
         if self._handle != NULL and self._generation == _generation:
             _warn_unclosed(self, self._made_at)
-            self.close()
+            self._finalize()
 
     cdef int _use(self) except -1:
         if self._generation != _generation:
             raise _refuse_fork(self)
         if self._handle == NULL:
-            raise _errors.ClosedError(f"{self!r} is closed")
+            raise _closed_error(self)
         return 0
 
     def close(self):
@@ -52,6 +52,7 @@ cdef class CompletionQueue(_Resource):
             If a VI is still attached to the queue.
         """
         cdef VIP_CQ_HANDLE handle = self._handle
+        cdef VIP_RETURN code
         if handle == NULL or self._generation != _generation:
             self._handle = NULL
             return
@@ -61,7 +62,9 @@ cdef class CompletionQueue(_Resource):
         self._handle = NULL
         _cancel_notifications(self._handlers)
         self._nic._cqs.pop(<size_t>handle, None)
-        _check(VipDestroyCQ(handle), "VipDestroyCQ")
+        code = VipDestroyCQ(handle)
+        self._nic._drop_user()
+        _check(code, "VipDestroyCQ")
 
     def __repr__(self):
         return f"<viakit.via.CompletionQueue of {self.n_entries} entries{'' if self._handle != NULL else ' closed'}>"

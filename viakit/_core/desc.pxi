@@ -321,6 +321,7 @@ cdef class Descriptor:
 
 cdef object _completion_error(Descriptor descriptor, object vi):
     cdef uint32_t status = descriptor._c.CS.Status
+    _end_thread()
     return _errors.CompletionError.from_status(
         status & (VIP_STATUS_DONE | VIP_STATUS_ERROR_MASK | VIP_STATUS_IMMEDIATE), (status & VIP_STATUS_OP_MASK) >> 16,
         descriptor, vi)

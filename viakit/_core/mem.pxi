@@ -6,7 +6,6 @@ cdef class ProtectionTag(_Resource):
     cdef Nic _nic
     cdef VIP_PROTECTION_HANDLE _handle
     cdef list _chunks        # chunks of descriptors, one list for each slot size
-    cdef int _n_users        # regions and VIs with this tag
 
     def __init__(self, Nic nic not None):
         nic._use()
@@ -14,6 +13,7 @@ cdef class ProtectionTag(_Resource):
         self._chunks = [[] for _ in range(N_CHUNK_SIZES)]
         self._made_at = _place()
         _check(VipCreatePtag(nic._handle, &self._handle), "VipCreatePtag")
+        nic._n_users += 1
         nic._children.add(self)
 
     def __del__(self):
@@ -21,12 +21,12 @@ cdef class ProtectionTag(_Resource):
             # The NIC's own tag ends with the NIC and without a warning, because the program did not create it.
             if self._nic._tag is not self:
                 _warn_unclosed(self, self._made_at)
-            self.close()
+            self._finalize()
 
     cdef int _use(self) except -1:
         self._nic._use()
         if self._handle == NULL:
-            raise _errors.ClosedError(f"{self!r} is closed")
+            raise _closed_error(self)
         return 0
 
     def close(self):
@@ -38,6 +38,7 @@ cdef class ProtectionTag(_Resource):
             If a region or a VI still has this tag.
         """
         cdef VIP_PROTECTION_HANDLE handle = self._handle
+        cdef VIP_RETURN code
         cdef _Chunk chunk
         if handle == NULL or self._nic._closed or self._generation != _generation:
             self._handle = NULL
@@ -50,7 +51,9 @@ cdef class ProtectionTag(_Resource):
             for chunk in chunks:
                 chunk.deregister()
         self._handle = NULL
-        _check(VipDestroyPtag(self._nic._handle, handle), "VipDestroyPtag")
+        code = VipDestroyPtag(self._nic._handle, handle)
+        self._nic._drop_user()
+        _check(code, "VipDestroyPtag")
 
     def __repr__(self):
         return f"<viakit.via.ProtectionTag of {self._nic.device!r}{'' if self._handle != NULL else ' closed'}>"
@@ -119,7 +122,7 @@ cdef class Allocation(_Resource):
         if self._generation != _generation:
             raise _refuse_fork(self)
         if self._memory == NULL or self._closed:
-            raise _errors.ClosedError(f"{self!r} is closed")
+            raise _closed_error(self)
         PyBuffer_FillInfo(view, self, self._memory, self.nbytes, 0, flags)
         self._n_exports += 1
 
@@ -200,6 +203,7 @@ cdef class MemoryRegion(_Resource):
             raise
         self._closed = False
         self._tag._n_users += 1
+        nic._n_users += 1
         nic._children.add(self)
 
     def __del__(self):
@@ -216,7 +220,7 @@ cdef class MemoryRegion(_Resource):
         if self._generation != _generation:
             raise _refuse_fork(self)
         if self._closed:
-            raise _errors.ClosedError(f"{self!r} is closed")
+            raise _closed_error(self)
         return 0
 
     cdef void _release(self) noexcept:
@@ -240,13 +244,14 @@ cdef class MemoryRegion(_Resource):
         if self._closed:
             return
         self._closed = True
-        self._tag._n_users -= 1
         if self._generation == _generation:
             nic = self._nic._handle
             with nogil:
                 code = VipDeregisterMem(nic, <void *>self._address, self._handle)
         if self._n_holds == 0:
             self._release()
+        self._tag._drop_user()
+        self._nic._drop_user()
         _check(code, "VipDeregisterMem")
 
     deregister = close
@@ -312,8 +317,8 @@ cdef class MemoryRegion(_Resource):
         attributes.EnableRdmaRead = (rights >> 1) & 1 if rdma_read is None else bool(rdma_read)
         _check(VipSetMemAttributes(self._nic._handle, <void *>self._address, self._handle, &attributes),
                "VipSetMemAttributes")
-        self._tag._n_users -= 1
         wanted._n_users += 1
+        self._tag._drop_user()
         self._tag = wanted
 
     def __len__(self):

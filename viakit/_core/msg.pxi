@@ -13,15 +13,21 @@ cdef class MsgComm
 cdef class MsgType
 cdef class CollectiveGroup
 
-cdef object _message_error = None      # (code, text) -> exception
+cdef object _make_error = None         # (code, text) -> exception
 cdef object _request_type = None       # what Isend and Irecv return: a subclass of MsgRequest
 
 
 def set_message_types(error, request_type):
     """Register the factory of exceptions and the class of requests. :mod:`viakit.comm` calls it once."""
-    global _message_error, _request_type
-    _message_error = error
+    global _make_error, _request_type
+    _make_error = error
     _request_type = request_type
+
+
+cdef object _message_error(object code, object text):
+    """Return the exception of the interface above for a code of the engine."""
+    _end_thread()
+    return _make_error(code, text)
 
 
 def message_calibration_path(str link):

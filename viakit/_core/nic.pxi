@@ -100,7 +100,7 @@ cdef class Nic(_Resource):
     def __del__(self):
         if not self._closed and self._generation == _generation:
             _warn_unclosed(self, self._made_at)
-            self.close()
+            self._finalize()
 
     def __dealloc__(self):
         # After a fork the parent's NIC uses the parent's copy of the ring. This copy belongs to the child only.
@@ -111,7 +111,7 @@ cdef class Nic(_Resource):
         if self._generation != _generation:
             raise _refuse_fork(self)
         if self._closed:
-            raise _errors.ClosedError(f"{self!r} is closed")
+            raise _closed_error(self)
         return 0
 
     cdef ProtectionTag _tag_of(self, object tag):

@@ -49,7 +49,7 @@ cdef class Tap(_Resource):
         if self._nic is not None:
             self._nic._use()
         if self._closed:
-            raise _errors.ClosedError(f"{self!r} is closed")
+            raise _closed_error(self)
         return 0
 
     @property

@@ -63,6 +63,7 @@ cdef class Vi(_Resource):
             send_cq._n_users += 1
         if recv_cq is not None:
             recv_cq._n_users += 1
+        nic._n_users += 1
         nic._children.add(self)
         nic._vis[<size_t>self._handle] = weakref.ref(self)
         if secret is not None:
@@ -81,7 +82,7 @@ cdef class Vi(_Resource):
         if self._generation != _generation:
             raise _refuse_fork(self)
         if self._handle == NULL:
-            raise _errors.ClosedError(f"{self!r} is closed")
+            raise _closed_error(self)
         return 0
 
     def close(self):
@@ -120,11 +121,11 @@ cdef class Vi(_Resource):
             while (<_WorkQueue>queue).head is not None:
                 (<_WorkQueue>queue).take((<_WorkQueue>queue).head._c)
         self._nic._vis.pop(<size_t>handle, None)
-        self._tag._n_users -= 1
-        if self._send_cq is not None:
-            self._send_cq._n_users -= 1
-        if self._recv_cq is not None:
-            self._recv_cq._n_users -= 1
+        for cq in (self._send_cq, self._recv_cq):
+            if cq is not None:
+                (<CompletionQueue>cq)._drop_user()
+        self._tag._drop_user()
+        self._nic._drop_user()
         _check(code, "VipDestroyVi")
 
     def __repr__(self):
@@ -206,8 +207,8 @@ cdef class Vi(_Resource):
             attributes.EnableRdmaRead = bool(rdma_read)
         attributes.Ptag = new_tag._handle
         _check(VipSetViAttributes(self._handle, &attributes), "VipSetViAttributes")
-        self._tag._n_users -= 1
         new_tag._n_users += 1
+        self._tag._drop_user()
         self._tag = new_tag
 
     @property

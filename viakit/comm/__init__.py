@@ -231,7 +231,10 @@ def again(alone: bool, kind: type[Any] = Intracomm) -> Any:
 
 def _leave(opened: World, process: int) -> None:
     """Wait for the other ranks at the end of a program; after an exception, abort so that they notice at once."""
-    if os.getpid() != process or opened.closed:
+    if os.getpid() != process:
+        return
+    _core.begin_exit()  # daemon threads may be in calls of this world
+    if opened.closed:
         return
     from viakit.launch import bootstrap
 

@@ -8,6 +8,7 @@ unpacked through an index of bytes, which is computed once per datatype.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -269,7 +270,8 @@ class Datatype(Numbered, Made, _core.MsgType):
 
     def Create_contiguous(self, count: int) -> Datatype:
         """Create a datatype of *count* consecutive elements."""
-        made = self._made(self._repeat(_count(count), self.extent), [(0, count)])
+        count = _count(count)
+        made = self._made(self._repeat(count, self.extent), [(0, count)])
         return made._made_by("CONTIGUOUS", [self], {"count": count})
 
     def Create_vector(self, count: int, blocklength: int, stride: int) -> Datatype:
@@ -284,7 +286,7 @@ class Datatype(Numbered, Made, _core.MsgType):
         stride : int
             Distance between the starts of two blocks, in elements.
         """
-        made = self.Create_hvector(count, blocklength, stride * self.extent)
+        made = self.Create_hvector(count, blocklength, index(stride) * self.extent)
         return made._made_by("VECTOR", [self], {"count": count, "blocklength": blocklength, "stride": stride})
 
     def Create_hvector(self, count: int, blocklength: int, stride: int) -> Datatype:
@@ -294,7 +296,7 @@ class Datatype(Numbered, Made, _core.MsgType):
 
     def Create_indexed(self, blocklengths: Sequence[int], displacements: Sequence[int]) -> Datatype:
         """Create a datatype of blocks with individual lengths and displacements, both in elements."""
-        made = self.Create_hindexed(blocklengths, [d * self.extent for d in displacements])
+        made = self.Create_hindexed(blocklengths, [index(d) * self.extent for d in displacements])
         arguments = {"blocklengths": list(blocklengths), "displacements": list(displacements)}
         return made._made_by("INDEXED", [self], arguments)
 
@@ -308,7 +310,7 @@ class Datatype(Numbered, Made, _core.MsgType):
             )
         blocks: list[tuple[int, int]] = []
         for length, displacement in zip(blocklengths, displacements, strict=True):
-            blocks += self._repeat(_count(length), self.extent, displacement)
+            blocks += self._repeat(_count(length), self.extent, index(displacement))
         made = self._made(blocks, list(zip(displacements, blocklengths, strict=True)))
         arguments = {"blocklengths": list(blocklengths), "displacements": list(displacements)}
         return made._made_by("HINDEXED", [self], arguments)
@@ -344,8 +346,8 @@ class Datatype(Numbered, Made, _core.MsgType):
         lower, upper = [], []
         for length, displacement, datatype in zip(blocklengths, displacements, datatypes, strict=True):
             datatype._valid()
-            if length:
-                blocks += datatype._repeat(_count(length), datatype.extent, displacement)
+            if _count(length):
+                blocks += datatype._repeat(length, datatype.extent, index(displacement))
                 lower.append(displacement + datatype.lb)
                 upper.append(displacement + datatype.lb + length * datatype.extent)
         start = min(lower, default=0)
@@ -376,7 +378,7 @@ class Datatype(Numbered, Made, _core.MsgType):
             ERR_ARG if the part does not lie inside the array.
         """
         self._valid()
-        shape, part, first = list(sizes), list(subsizes), list(starts)
+        shape, part, first = ([index(n) for n in given] for given in (sizes, subsizes, starts))
         arguments = {"sizes": shape, "subsizes": part, "starts": first, "order": order}
         if order == ORDER_F:
             shape, part, first = shape[::-1], part[::-1], first[::-1]
@@ -403,7 +405,7 @@ class Datatype(Numbered, Made, _core.MsgType):
             Lower bound and extent in bytes.
         """
         self._valid()
-        made = Datatype._of(self._blocks, lb, extent, self.dtype)
+        made = Datatype._of(self._blocks, index(lb), index(extent), self.dtype)
         return made._made_by("RESIZED", [self], {"lb": lb, "extent": extent})
 
     # ------------------------------------------------------------ packing
@@ -503,6 +505,7 @@ class Datatype(Numbered, Made, _core.MsgType):
 
 
 def _count(number: int) -> int:
+    number = index(number)  # a float is a TypeError, as in mpi4py
     if number < 0:
         raise error("ERR_COUNT", f"the number of elements must be 0 or more, got {number}")
     return number
