@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from viakit.apps.harness import COMMAND, Application, RankReport, Run, as_dict
 from viakit.apps.phases import STATES
+from viakit.base.sheet import sheet
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -156,7 +157,7 @@ def _size(nbytes: float) -> str:
 
 
 def _row(report: RankReport, states: Sequence[str]) -> list[str]:
-    from viakit.measure.table import format_time
+    from viakit.measure.table import format_time  # start-up time: only rank 0 prints
 
     times = [format_time(report.seconds[state]) for state in states]
     share = report.communication_s / report.wall_s if report.wall_s else 0.0
@@ -171,28 +172,24 @@ def _title(application: Application, problem: Any, protocol: str | None, one: Ru
 
 def table(one: Run) -> Table:
     """Return a rich table of one run, with a row per rank and a row for all ranks."""
-    from rich import box
-    from rich.table import Table
-
-    sheet = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     states = [state for state in STATES if state == "compute" or any(each.seconds[state] for each in one.ranks)]
-    for head in ("rank", "wall", *states, "communication", "CPU", "messages", "KiB sent"):
-        sheet.add_column(head, justify="right")
+    heads = ("rank", "wall", *states, "communication", "CPU", "messages", "KiB sent")
+    rows = sheet(*(f">{head}" for head in heads))
     reports = sorted(one.ranks, key=lambda report: report.rank)
     if len(reports) > MOST_ROWS:
         by_time = sorted(reports, key=lambda report: report.communication_s)
         reports = [by_time[0], by_time[len(by_time) // 2], by_time[-1]]
     for report in reports:
-        sheet.add_row(*_row(report, states))
+        rows.add_row(*_row(report, states))
     if len(one.ranks) > 1:
-        from viakit.measure.table import format_time
+        from viakit.measure.table import format_time  # start-up time: only rank 0 prints
 
-        sheet.add_section()
+        rows.add_section()
         messages, nbytes = sum(r.messages for r in one.ranks), sum(r.nbytes for r in one.ranks)
         cpu = format_time(sum(r.cpu_s for r in one.ranks))
         blank = [""] * (len(states) + 1)
-        sheet.add_row("all", format_time(one.wall_s), *blank, cpu, str(messages), _size(nbytes))
-    return sheet
+        rows.add_row("all", format_time(one.wall_s), *blank, cpu, str(messages), _size(nbytes))
+    return rows
 
 
 def verdict(one: Run) -> str:

@@ -12,6 +12,7 @@ from viakit.apps.phases import STATES
 from viakit.apps.reporting import show_runs
 from viakit.apps.speedup import PROBLEMS, rows
 from viakit.measure import plot
+from viakit.measure.crews import show_missing
 from viakit.measure.result import Document, ResultError
 
 if TYPE_CHECKING:
@@ -67,10 +68,7 @@ def show(document: Document, console: Console) -> None:
         speedup_report.show(document, console)
         return
     _show_series(document, console)
-    for one in document.get("errors", []):
-        console.print(f"failed: {one['message']}", style="red", markup=False)
-    if not document.get("complete", True):
-        console.print("this run was not finished; the measurements so far are shown", style="yellow")
+    show_missing(document, console)
 
 
 def _show_series(document: Document, console: Console) -> None:

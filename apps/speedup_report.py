@@ -10,7 +10,10 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from viakit.apps.speedup import COPIES, PROBLEMS, Row, find, paper, rows, title_of, wrong
+from viakit.base.sheet import sheet
+from viakit.measure.crews import show_missing
 from viakit.measure.result import Document, ResultError
+from viakit.measure.table import format_time
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,8 +33,6 @@ def _labels(document: Mapping[str, Any]) -> list[str]:
 
 
 def _cells(one: Row) -> list[str]:
-    from viakit.measure.table import format_time
-
     return [
         f"{one.ranks}{'*' if one.crowded else ''}",
         one.protocol,
@@ -62,36 +63,24 @@ def _size_of(document: Mapping[str, Any], label: str) -> str:
 
 def show(document: Document, console: Console) -> None:
     """Print a table for each problem, then Table III with the values of this machine and of the paper."""
-    from rich import box
-    from rich.table import Table
-
-    from viakit.measure.table import format_time
-
     every = list(rows(document))
     for label in _labels(document):
         serial = find(document, label, "serial", 1)
         took = f"serial {format_time(serial['points'][0]['time_s']['median'])}" if serial else "no serial time"
-        sheet = Table(
-            title=f"[bold]{title_of(document, label)}[/bold] ({took}; {escape(_size_of(document, label))})",
-            caption=_paper_words(label), title_justify="left", caption_justify="left", box=box.SIMPLE_HEAD,
-            pad_edge=False,
-        )  # fmt: skip
-        for head in _HEADS:
-            sheet.add_column(head, justify="left" if head == "over" else "right")
+        title = f"[bold]{title_of(document, label)}[/bold] ({took}; {escape(_size_of(document, label))})"
+        heads = [head if head == "over" else f">{head}" for head in _HEADS]
+        table = sheet(*heads, title=title, caption=_paper_words(label))
         last = None
         for one in sorted((one for one in every if one.label == label), key=lambda one: one.ranks):
             if last not in (None, one.ranks):
-                sheet.add_section()
+                table.add_section()
             last = one.ranks
-            sheet.add_row(*_cells(one))
-        console.print(sheet)
+            table.add_row(*_cells(one))
+        console.print(table)
     console.print(table_3(document))
     for sentence in words(document):
         console.print(sentence, markup=False)
-    for one in document["skipped"]:
-        console.print(f"not measured: {one['protocol']}: {one['reason']}", style="yellow", markup=False)
-    for one in document["errors"]:
-        console.print(f"failed: {one['message']}", style="red", markup=False)
+    show_missing(document, console)
 
 
 def _protocols(document: Mapping[str, Any]) -> list[str]:
@@ -118,19 +107,14 @@ def _table_3_rows(document: Mapping[str, Any]) -> tuple[list[str], list[list[str
 
 def table_3(document: Mapping[str, Any]) -> Table:
     """Return Table III of the paper: speed-ups on 8 processors, measured and from the paper."""
-    from rich import box
-    from rich.table import Table
-
     heads, lines = _table_3_rows(document)
-    sheet = Table(
-        title="[bold]Speed-ups: here, and Table III of the paper[/bold]", title_justify="left", box=box.SIMPLE_HEAD,
-        pad_edge=False,
+    table = sheet(
+        heads[0], *(f">{head}" for head in heads[1:]),
+        title="[bold]Speed-ups: here, and Table III of the paper[/bold]",
     )  # fmt: skip
-    for head in heads:
-        sheet.add_column(head, justify="left" if head == "application" else "right")
     for line in lines:
-        sheet.add_row(*line)
-    return sheet
+        table.add_row(*line)
+    return table
 
 
 def words(document: Mapping[str, Any]) -> list[str]:

@@ -24,6 +24,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from viakit.base.sheet import sheet
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
@@ -241,16 +243,8 @@ def _flags(one: Mapping[str, Any]) -> str:
 
 
 def _table(title: str, heads: str) -> Any:
-    from rich import box  # start-up time
-    from rich.table import Table  # start-up time
-
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for head in heads.split("|"):
-        table.add_column(
-            head, justify="right" if head.startswith(">") else "left", no_wrap=head != "oldest descriptors"
-        )
-        table.columns[-1].header = head.lstrip(">")
-    return table
+    names = heads.split("|")
+    return sheet(*names, title=title, whole={name.lstrip(">") for name in names} - {"oldest descriptors"})
 
 
 def _vis(nic: Mapping[str, Any]) -> Any:

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from viakit.base.sheet import sheet
 from viakit.bench import judging
 from viakit.bench.judging import HOLDS, LOSS, MPIS, SHORT, UNMEASURED, Found, Goal, Judge, Judged
 from viakit.measure import barrier, collectives, loss, result, sockbuf, sweep, table
@@ -360,13 +361,9 @@ def _show(goal: Goal, value: float) -> str:
 
 def render(judged: Judged, console: Console) -> None:
     """Print the goals as a table, then the values at each size if a goal has several."""
-    from rich import box
-    from rich.markup import escape
-    from rich.table import Table
+    from rich.markup import escape  # start-up time
 
-    sheet = Table(title="[bold]Goals[/bold]", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for head in ("what", "goal", "reached [95 % interval]", "", "numbers"):
-        sheet.add_column(head)
+    rows = sheet("what", "goal", "reached [95 % interval]", "", "numbers", title="[bold]Goals[/bold]")
     colours = {HOLDS: "green", SHORT: "red", UNMEASURED: "yellow"}
     for goal in judged.goals:
         wanted = f"{'≤' if goal.at_most else '≥'} {_show(goal, goal.goal)}"
@@ -376,8 +373,8 @@ def render(judged: Judged, console: Console) -> None:
             reached = f"{_show(goal, goal.value)} \\[{_show(goal, goal.interval[0])}, {_show(goal, goal.interval[1])}]"
             numbers = escape(goal.detail)
         what = f"{goal.what}\n[dim]{goal.conditions}[/dim]" if goal.conditions else goal.what
-        sheet.add_row(what, wanted, reached, f"[{colours[goal.status]}]{goal.status}[/]", numbers)
-    console.print(sheet)
+        rows.add_row(what, wanted, reached, f"[{colours[goal.status]}]{goal.status}[/]", numbers)
+    console.print(rows)
     for goal in judged.goals:
         if goal.points:
             names = [row.get("what") or format_size(row["nbytes"]) for row in goal.points]

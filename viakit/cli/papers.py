@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from viakit.base.sheet import sheet
 from viakit.cli.base import Failure, make_console
 from viakit.measure import plot as plotting
 from viakit.measure import result
@@ -108,13 +109,7 @@ class _Quiet:
 
 def _print_series(found: dict[str, list[tuple[float, float]]], console: Any) -> None:
     """Print the series of a figure: a row for each place on the x axis."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("", justify="right")
-    for title in found:
-        table.add_column(title, justify="right")
+    table = sheet(">", *(f">{title}" for title in found))
     places = sorted({x for points in found.values() for x, _ in points})
     rows = places if len(places) <= 40 else [x for x in places if x and x == 2 ** (int(x).bit_length() - 1)]
     for x in rows:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from viakit.base.sheet import sheet
 from viakit.cli.base import Failure, make_console
 from viakit.cli.group import save_picture
 from viakit.measure import endpoints, kinds, result
@@ -128,12 +129,7 @@ def protocols(as_json: bool) -> None:
         ]
         click.echo(json.dumps(rows, indent=1))
         return
-    from rich import box  # start-up time
-    from rich.table import Table  # start-up time
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for head in ("protocol", "link", "loop in", "needs", "description"):
-        table.add_column(head, no_wrap=head == "protocol")
+    table = sheet("protocol", "link", "loop in", "needs", "description", whole=["protocol"])
     for one in found.values():
         table.add_row(one.name, one.link, ", ".join(one.levels), ", ".join(sorted(one.needs)) or "-", one.description)
     make_console().print(table)

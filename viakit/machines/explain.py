@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from viakit.base.sheet import sheet
 from viakit.machines import KEYS, Machine
 from viakit.machines.cost import KINDS, path_of, stages
 
@@ -22,15 +23,7 @@ def kinds_of(machine: Machine) -> list[str]:
 
 def show_all(machines: Sequence[Machine], console: Any) -> None:
     """Print a table of machines: latency of one byte, and throughput of 1 MiB."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("machine", no_wrap=True)
-    for heading in ("description", "paper"):
-        table.add_column(heading)
-    table.add_column("1 B, us", justify="right")
-    table.add_column("1 MiB, Mbit/s", justify="right")
+    table = sheet("machine", "description", "paper", ">1 B, us", ">1 MiB, Mbit/s", whole=["machine"])
     for machine in machines:
         path = path_of(machine, kinds_of(machine)[0])
         rate = 8e-6 * (1 << 20) / path.time_s(1 << 20)
@@ -40,9 +33,7 @@ def show_all(machines: Sequence[Machine], console: Any) -> None:
 
 def show(machine: Machine, nbytes: int, console: Any) -> None:
     """Print one machine: its numbers with their sources, and for each kind of message where its time goes."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
+    from rich.text import Text  # start-up time
 
     console.print(Text(f"{machine.name}: {machine.title}"))
     if machine.paper:
@@ -58,9 +49,7 @@ def show(machine: Machine, nbytes: int, console: Any) -> None:
             bar = " " * begin + MARKS[i % len(MARKS)] * max(end - begin, 1)
             console.print(Text(f"  {name:28} {us:9.3f} us |{bar:<{WIDTH + 1}}|"))
             at += us
-    table = Table(box=box.SIMPLE_HEAD)
-    for heading in ("number", "value", "unit", "source"):
-        table.add_column(heading)
+    table = sheet("number", "value", "unit", "source")
     for key, source in machine.sources.items():
         table.add_row(key, f"{machine.numbers[key]:g}", KEYS[key].unit, Text(source))
     console.print(table)

@@ -14,11 +14,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from viakit.base.sheet import sheet
 from viakit.base.words import counted
 from viakit.measure import crews, stats
 from viakit.measure.crew import TURN, Crew
 from viakit.measure.crews import BINDINGS, MPIS, PROTOCOLS, Entry, Placement, draw_curve, show_missing
 from viakit.measure.result import Document, ResultError
+from viakit.measure.table import format_ratio, format_time
 from viakit.measure.turns import Turns
 
 if TYPE_CHECKING:
@@ -213,14 +215,8 @@ def ratio(top: Mapping[str, Any], bottom: Mapping[str, Any]) -> stats.Ratio:
 
 def show(document: Mapping[str, Any], console: Console) -> None:
     """Print a result as a table with one row for each number of ranks and algorithm."""
-    from rich import box
-    from rich.table import Table
-
-    from viakit.measure.table import format_ratio, format_time
-
-    sheet = Table(title="[bold]Barrier[/bold]", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for head in ("ranks", "hosts", "by", "algorithm", "median", "p5", "p90", "p99", "against message", "against MPI"):
-        sheet.add_column(head, justify="left" if head in ("by", "algorithm") else "right")
+    heads = (">ranks", ">hosts", "by", "algorithm", ">median", ">p5", ">p90", ">p99")
+    table = sheet(*heads, ">against message", ">against MPI", title="[bold]Barrier[/bold]")
     last = None
     for one in document["series"]:
         if one.get("operation") != "barrier" or not one["points"]:
@@ -237,10 +233,10 @@ def show(document: Mapping[str, Any], console: Console) -> None:
             name += f" ({one['info']['stands_for']})"
         times = [format_time(point["time_s"][key]) for key in ("median", "p5", "p90", "p99")]
         if last not in (None, n):
-            sheet.add_section()
+            table.add_section()
         last = n
-        sheet.add_row(str(n), str(one["hosts"]), one["protocol"], name, *times, *against)
-    console.print(sheet)
+        table.add_row(str(n), str(one["hosts"]), one["protocol"], name, *times, *against)
+    console.print(table)
     show_missing(document, console)
 
 

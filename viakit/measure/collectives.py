@@ -13,11 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from viakit.base.sheet import sheet
 from viakit.base.words import counted
 from viakit.measure import crews, plot
 from viakit.measure.crew import Crew
 from viakit.measure.crews import Entry, Placement, draw_curve, show_missing
+from viakit.measure.ladder import format_size
 from viakit.measure.result import Document, ResultError
+from viakit.measure.table import format_time
 from viakit.measure.turns import Turns
 
 if TYPE_CHECKING:
@@ -159,23 +162,14 @@ def _named(series: Iterable[Mapping[str, Any]]) -> set[str]:
 
 def show(document: Mapping[str, Any], console: Console) -> None:
     """Print a result as tables: one per operation and placement, with a row per algorithm and a column per size."""
-    from rich import box
-    from rich.table import Table
-
-    from viakit.measure.ladder import format_size
-    from viakit.measure.table import format_time
-
     groups = dict.fromkeys((one["operation"], one["ranks"], one["hosts"]) for one in document["series"])
     named = _named(document["series"])
     for operation, ranks, hosts in groups:
         group = (operation, ranks, hosts)
         lines = [one for one in document["series"] if (one["operation"], one["ranks"], one["hosts"]) == group]
         sizes = sorted({point["nbytes"] for one in lines for point in one["points"]})
-        title = f"[bold]{operation}[/bold], {_where(ranks, hosts)}"
-        sheet = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-        sheet.add_column("algorithm")
-        for size in sizes:
-            sheet.add_column(format_size(size), justify="right")
+        heads = [f">{format_size(size)}" for size in sizes]
+        table = sheet("algorithm", *heads, title=f"[bold]{operation}[/bold], {_where(ranks, hosts)}")
         best = {
             size: min(p["time_s"]["median"] for one in lines for p in one["points"] if p["nbytes"] == size)
             for size in sizes
@@ -185,8 +179,8 @@ def show(document: Mapping[str, Any], console: Console) -> None:
             name = f"{one['algorithm']} ({one['protocol']})" if one["protocol"] in named else one["algorithm"]
             cells = [format_time(times[size]) if size in times else "" for size in sizes]
             marked = [f"[bold]{c}[/bold]" if times.get(s) == best[s] else c for c, s in zip(cells, sizes, strict=True)]
-            sheet.add_row(name, *marked)
-        console.print(sheet)
+            table.add_row(name, *marked)
+        console.print(table)
     show_missing(document, console)
 
 

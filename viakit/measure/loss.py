@@ -21,11 +21,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from viakit import testbed as testbeds
+from viakit.base.sheet import sheet
 from viakit.measure import endpoints
 from viakit.measure import pair as pairs
 from viakit.measure.plan import Config, Series
 from viakit.measure.result import Document, ResultError
 from viakit.measure.sweep import OnPoint, Point, describe
+from viakit.measure.table import format_bandwidth
 from viakit.measure.turns import Turns, count_for
 
 if TYPE_CHECKING:
@@ -249,15 +251,8 @@ def per_message(point: Mapping[str, Any], key: str) -> float:
 
 def show(document: Mapping[str, Any], console: Console) -> None:
     """Print a result as a table with one row for each method and loss."""
-    from rich import box
-    from rich.table import Table
-
-    from viakit.measure.table import format_bandwidth
-
-    sheet = Table(title="[bold]Loss[/bold]", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    heads = ("protocol", "method", "loss", "goodput", "of lossless", "frames", "retransmitted", "acknowledgements")
-    for head in heads:
-        sheet.add_column(head, justify="left" if head in heads[:2] else "right")
+    heads = ("protocol", "method", ">loss", ">goodput", ">of lossless", ">frames", ">retransmitted")
+    table = sheet(*heads, ">acknowledgements", title="[bold]Loss[/bold]")
     last = None
     for one in document["series"]:
         point = one["points"][0]
@@ -270,15 +265,15 @@ def show(document: Mapping[str, Any], console: Console) -> None:
             None,
         )
         if last not in (None, one["retransmission"]):
-            sheet.add_section()
+            table.add_section()
         last = one["retransmission"]
         part = f"{point['bandwidth_Bps'] / clean:.2f}" if clean else "-"
         counts = [f"{per_message(point, key):.2f}" for key in COUNTED]
-        sheet.add_row(
+        table.add_row(
             one["protocol"], last.replace("_", "-"), f"{one['loss']:.2%}", format_bandwidth(point["bandwidth_Bps"]),
             part, *counts,
         )  # fmt: skip
-    console.print(sheet)
+    console.print(table)
     console.print("frames, retransmitted, acknowledgements: per message, sum of both sides")
 
 

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from viakit.base.sheet import sheet
 from viakit.base.words import counted
 from viakit.measure import sockbuf, stats
 from viakit.measure.ladder import format_size
@@ -217,25 +218,21 @@ def _fill(
     columns: list[Mapping[str, Any]], sizes: list[int], *, bandwidth: bool, title: str, notes: list[str]
 ) -> Group:
     """Return one table. The first of *columns* is the reference of the ratios."""
-    from rich import box
-    from rich.console import Group
-    from rich.table import Table
+    from rich.console import Group  # start-up time
 
     # Ratios are shown for the quantity of the mode: times of ping-pong, bandwidths of streams.
     with_ratios = bandwidth != (columns[0]["mode"] == "pingpong")
     if with_ratios and len(columns) > 1:
         base = column_name(columns, columns[0])
         notes = [*notes, f"ratios of medians against {base}; ~: no evidence of a difference"]
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("message", justify="right", no_wrap=True)
+    heads = ["message"]
     touched = not bandwidth and any(touching(columns, nbytes) is not None for nbytes in sizes)
     for i, one in enumerate(columns):
-        table.add_column(column_name(columns, one), justify="right", no_wrap=True)
-        if i and with_ratios:
-            table.add_column("ratio", justify="right", no_wrap=True)
+        heads += [column_name(columns, one), *["ratio"] * bool(i and with_ratios)]
     if touched:
-        table.add_column("touching", justify="right", no_wrap=True)
+        heads.append("touching")
         notes = [*notes, "touching: writing and reading a message without sending it, part of every time"]
+    table = sheet(*(f">{head}" for head in heads), whole=heads)
     for nbytes in sizes:
         row = [format_size(nbytes)]
         base_point = point_at(columns[0], nbytes)

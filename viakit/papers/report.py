@@ -8,6 +8,7 @@ from html import escape
 from typing import Any
 
 from viakit import __version__
+from viakit.base.sheet import sheet
 from viakit.papers import PAPERS, figures, summary
 from viakit.papers.rules import VERDICTS
 
@@ -49,21 +50,13 @@ def words(entries: Sequence[dict[str, Any]]) -> list[str]:
 
 def show(entries: Sequence[dict[str, Any]], console: Any, everything: bool = False) -> None:
     """Print a table for each paper; without *everything*, figures that are inputs or descriptions are left out."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
+    from rich.text import Text  # start-up time
 
     for paper, (authors, _) in PAPERS.items():
         rows = [one for one in entries if one["paper"] == paper and (everything or one["verdict"] != NOT_ROWS)]
         if not rows:
             continue
-        table = Table(title=authors, title_justify="left", box=box.SIMPLE_HEAD)
-        for heading in ("line", "where", "system", "quantity"):
-            table.add_column(heading)
-        table.add_column("published", justify="right")
-        table.add_column("predicted", justify="right")
-        for heading in ("unit", "verdict", "reason"):
-            table.add_column(heading)
+        table = sheet(*"line where system quantity >published >predicted unit verdict reason".split(), title=authors)
         for one in rows:
             table.add_row(
                 str(one["line"]), Text(one["where"]), Text(one["system"]),

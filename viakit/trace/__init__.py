@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from viakit.base.sheet import sheet
 from viakit.base.words import counted
 from viakit.trace import chrome, pcapng, picture, timeline
 from viakit.trace.schedule import to_schedule
@@ -154,26 +155,17 @@ def install_dissector(folder: str | os.PathLike[str] | None = None) -> Path:
 
 def render(seen: timeline.Timeline, console: Console) -> None:
     """Print the numbers of frames, and the median duration of each leg of a message's path."""
-    from rich import box  # start-up time
-    from rich.table import Table  # start-up time
-
     counts = seen.counts()
     kinds = [kind for kind in timeline.FRAME_KINDS if any(counts[name][kind] for name in counts)]
     columns = ("sent", "again", "lost", "received", "dropped")
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("frames")
-    for name in columns:
-        table.add_column(name, justify="right")
+    table = sheet("frames", *(f">{name}" for name in columns))
     for kind in kinds:
         table.add_row(kind, *(str(counts[name][kind] or "-") for name in columns))
     if kinds:
         console.print(table)
     legs = seen.medians_ns()
     if legs:
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-        table.add_column("leg of a message's path")
-        table.add_column("seen", justify="right")
-        table.add_column("median", justify="right")
+        table = sheet("leg of a message's path", ">seen", ">median")
         for name, (number, value) in legs.items():
             table.add_row(name, str(number), f"{value / 1000:.3f} µs")
         console.print(table)
