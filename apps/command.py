@@ -13,14 +13,17 @@ import os
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
+import viakit
 from viakit.apps import harness
 from viakit.apps.counting import names_of
 from viakit.apps.harness import Application, Run
+from viakit.launch import LaunchError, bootstrap, detect
 
 if TYPE_CHECKING:
     from viakit.launch import Place
@@ -85,8 +88,6 @@ def main(application: Application, arguments: Sequence[str] | None = None, prog:
 
 
 def _is_first() -> bool:
-    from viakit.launch import LaunchError, detect
-
     try:
         return detect().rank == 0
     except LaunchError:
@@ -98,8 +99,6 @@ def _meet() -> None:
 
     Without this wait, the launcher would end rank 0 before it has printed its message.
     """
-    from viakit.launch import bootstrap, detect
-
     with contextlib.suppress(RuntimeError, OSError):
         if detect().size > 1:
             bootstrap(_MEET_S).exchange(b"", _MEET_S)
@@ -138,8 +137,7 @@ def options_of(application: Application, words: Sequence[str]) -> dict[str, Any]
 
 def _connected(application: Application, protocol: str | None, place: Place) -> tuple[Any, str | None]:
     """Return the communicator and its protocol, with its policy; None and None for one rank without a protocol."""
-    import viakit
-    from viakit.comm import default_protocol
+    from viakit.comm import default_protocol  # start-up time
     from viakit.launch.policy import wish  # start-up time
 
     ranks = place.size
@@ -170,8 +168,6 @@ def _main(
     quiet: bool,
     **options: Any,
 ) -> int:
-    from viakit.launch import detect
-
     place = detect()
     ranks = place.size
     problem, nonsense = None, None
@@ -189,7 +185,7 @@ def _main(
     first = comm is None or comm.Get_rank() == 0
 
     def ready() -> None:
-        from viakit.apps import reporting
+        from viakit.apps import reporting  # start-up time
 
         reporting.check_files(json_file, trace_file)
         if application.memory is not None:
@@ -203,7 +199,7 @@ def _main(
     began, runs = time.monotonic(), list[Run]()
 
     def report(*, keep_only: bool = False, **how: Any) -> None:
-        from viakit.apps import reporting
+        from viakit.apps import reporting  # start-up time
 
         files = {"trace_file": None, "quiet": True} if keep_only else {"trace_file": trace_file, "quiet": quiet}
         reporting.write_report(
@@ -236,7 +232,7 @@ def _main(
 
 def _report_all(application: Application, runs: Sequence[Run], report: Callable[..., None]) -> int:
     """Write and print all runs, and return the exit status of the job."""
-    from viakit.measure.result import ResultError
+    from viakit.measure.result import ResultError  # start-up time
 
     status = 0
     try:
@@ -254,7 +250,7 @@ def _report_what_there_is(
     application: Application, error: BaseException, report: Callable[..., None], keep: bool
 ) -> None:
     """Write and print the runs that ended before a failure or Ctrl-C. The failure is reported afterwards."""
-    from viakit.measure.turns import shielded
+    from viakit.measure.turns import shielded  # start-up time
 
     errors = [] if isinstance(error, KeyboardInterrupt) else [f"{type(error).__name__}: {error}"]
     with shielded():
@@ -269,8 +265,6 @@ def _report_what_there_is(
 
 def _abandon(application: Application, comm: Any, error: BaseException) -> None:
     """Abort the job, because the other ranks would wait for a rank that failed."""
-    import traceback
-
     if isinstance(error, KeyboardInterrupt):
         click.echo(f"viakit: {application.name}: interrupted", err=True)
         comm.Abort(INTERRUPTED)
@@ -286,7 +280,7 @@ def _abandon(application: Application, comm: Any, error: BaseException) -> None:
 @contextlib.contextmanager
 def _progress(name: str, wanted: bool, repeat: int) -> Iterator[Callable[[int, int], None] | None]:
     """Show a progress bar on a terminal. The rank draws it itself, without a thread, at most ten times a second."""
-    from rich.console import Console
+    from rich.console import Console  # start-up time
 
     console = Console(stderr=True)
     with contextlib.ExitStack() as stack:
@@ -302,7 +296,7 @@ def _progress(name: str, wanted: bool, repeat: int) -> Iterator[Callable[[int, i
 
 
 def _bar(console: Any, name: str, repeat: int) -> Iterator[Callable[[int, int], None]]:
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn  # start-up time
 
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, auto_refresh=False, transient=True) as bar:

@@ -28,7 +28,7 @@ def _itemsize(kind: Any) -> int:
     try:
         return np.dtype(kind).itemsize
     except TypeError:
-        from viakit.comm.datatype import fromcode
+        from viakit.comm.datatype import fromcode  # start-up time
 
         return int(fromcode(kind).size)
 

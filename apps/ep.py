@@ -21,6 +21,7 @@ Source: D. Bailey et al., The NAS Parallel Benchmarks, RNR-94-007; constants of 
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -35,6 +36,7 @@ from viakit.apps.harness import Check, check, share
 from viakit.apps.kernels import ep_pairs
 from viakit.apps.kernels import kernels as _kernels
 from viakit.apps.phases import Phases
+from viakit.apps.plain import Case
 
 if TYPE_CHECKING:
     import ctypes
@@ -345,10 +347,6 @@ def summary(problem: Problem, outcome: Outcome) -> dict[str, Any]:
 
 def beside(quick: bool) -> Iterator[Case]:
     """Yield the work of the kernel together with that of the plain C loop (viakit.apps.plain)."""
-    import ctypes
-
-    from viakit.apps.plain import Case
-
     pairs = 1 << (18 if quick else 25)
 
     def ours() -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:

@@ -185,8 +185,8 @@ def _library() -> tuple[Transform, Transform, str]:
     if int(np.__version__.split(".")[0]) >= 2:
         return _numpy_forward, _numpy_backward, f"NumPy {np.__version__}"
     try:
-        import scipy
-        from scipy import fft
+        import scipy  # optional package
+        from scipy import fft  # optional package
     except ImportError:
 
         def plain_forward(rows: Complex, out: Complex) -> None:

@@ -24,8 +24,10 @@ measurement.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import math
 import os
+import resource
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -197,8 +199,6 @@ def find(name: str) -> Application:
     ValueError
         If there is no such application.
     """
-    import importlib
-
     return importlib.import_module(module_of(name)).APPLICATION
 
 
@@ -261,8 +261,6 @@ def _group_free(folder: Path, limits: Sequence[str], used: str, cache: Sequence[
 
 def free_memory() -> int | None:
     """Return the bytes that this process can allocate without swapping, or None if this is unknown."""
-    import resource
-
     found = [_cgroup_free()]
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
@@ -449,7 +447,7 @@ def agreed(comm: Any, question: Callable[[], None]) -> str | None:
         except (MemoryError, ValueError, RuntimeError, OSError) as error:
             text = str(error)
         except Exception as error:
-            from viakit.measure.result import ResultError
+            from viakit.measure.result import ResultError  # start-up time
 
             if not isinstance(error, ResultError):
                 raise

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
+import viakit
 from viakit.apps.harness import COMMAND, PROGRAM, TERMINAL
 
 __all__ = ["PROTOCOLS", "command", "launch_environment", "protocol_words", "run_ranks", "with_policy"]
@@ -59,8 +60,6 @@ def command(words: list[str]) -> list[str]:
 
     (``python -m`` searches the current directory first, and would find a folder of sources in a checkout.)
     """
-    import viakit
-
     if words[0] != "-m":
         return [sys.executable, *words]
     code = (
@@ -122,8 +121,8 @@ def run_ranks(
     LaunchError, TestbedError
         If the ranks cannot be started.
     """
-    from viakit.launch.mpi_job import MpiLaunch, is_mpi
-    from viakit.launch.runner import Launch, Options
+    from viakit.launch.mpi_job import MpiLaunch, is_mpi  # start-up time
+    from viakit.launch.runner import Launch, Options  # start-up time
 
     variables = {**launch_environment(prog), **(environment or {})}
     if protocol is None:
@@ -141,7 +140,7 @@ def launch_environment(prog: str | None = None) -> dict[str, str]:
 
     Rank 0 needs the name of the terminal because its own streams are pipes.
     """
-    from viakit.measure.environment import command_line
+    from viakit.measure.environment import command_line  # start-up time
 
     found = {COMMAND: command_line()}
     if prog is not None:
@@ -167,7 +166,7 @@ def _run_alone(
     err: IO[bytes] | None,
 ) -> int:
     """Run one process that belongs to no job."""
-    from viakit.launch.runner import TIMED_OUT, ended_after
+    from viakit.launch.runner import TIMED_OUT, ended_after  # start-up time
 
     environment = {**os.environ, **environment}
     environment.pop("VIAKIT_PROTOCOL", None)

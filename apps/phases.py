@@ -220,6 +220,6 @@ def __getattr__(name: str) -> Any:
     """Return a public name of :mod:`viakit.apps.counting`. That module imports this one, so the import is late."""
     if name not in _COUNTING:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from viakit.apps import counting
+    from viakit.apps import counting  # it imports this module
 
     return getattr(counting, name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import socket
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from viakit.apps.harness import COMMAND, Application, RankReport, Run, as_dict
 from viakit.apps.phases import STATES
 from viakit.base.sheet import sheet
+from viakit.launch import detect
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,10 +26,10 @@ MOST_ROWS = 16  # For more ranks the table shows the minimum, the median and the
 
 def check_files(json_file: str | None, trace_file: str | None) -> None:
     """Raise ResultError if an output file cannot be written."""
-    from viakit.measure import result
+    from viakit.measure import result  # start-up time
 
     if trace_file is not None:
-        from viakit.apps import tracing
+        from viakit.apps import tracing  # start-up time
 
         tracing.check_format(trace_file)
     result.check_writable(*(one for one in (json_file, trace_file) if one is not None and one != "-"))
@@ -35,7 +37,7 @@ def check_files(json_file: str | None, trace_file: str | None) -> None:
 
 def _library() -> tuple[str, dict[str, Any]]:
     """Return the protocol's full name and the properties of the MPI library, if mpi4py carries the messages."""
-    from mpi4py import MPI
+    from mpi4py import MPI  # optional package
 
     version = MPI.Get_library_version().strip().splitlines()[0].rstrip("\x00 ")
     flavour = "openmpi" if "Open MPI" in version else "mpich" if "MPICH" in version else "other"
@@ -101,7 +103,7 @@ def series(
 
 def point(walls_s: Sequence[float]) -> dict[str, Any]:
     """Return the point of a series: the wall times of its runs."""
-    from viakit.measure import stats
+    from viakit.measure import stats  # start-up time
 
     return {
         "nbytes": 0,
@@ -114,8 +116,8 @@ def point(walls_s: Sequence[float]) -> dict[str, Any]:
 
 def document(made: Sequence[dict[str, Any]], *, elapsed_s: float, command: str | None = None) -> dict[str, Any]:
     """Return a ``viakit.result/1`` of several series."""
-    from viakit.measure.environment import environment
-    from viakit.measure.result import SCHEMA
+    from viakit.measure.environment import environment  # start-up time
+    from viakit.measure.result import SCHEMA  # start-up time
 
     return {
         "schema": SCHEMA,
@@ -132,10 +134,6 @@ def document(made: Sequence[dict[str, Any]], *, elapsed_s: float, command: str |
 
 def _command() -> str:
     """Return the command line of this program."""
-    import shlex
-
-    from viakit.launch import detect
-
     main = sys.modules.get("__main__")
     spec = getattr(main, "__spec__", None)
     words = ["-m", spec.name, *sys.argv[1:]] if spec is not None else sys.argv
@@ -204,7 +202,7 @@ def verdict(one: Run) -> str:
 
 def _console() -> Console:
     """Return a console. If it is not a terminal, or has no size (as under Open MPI), it is wide enough."""
-    from rich.console import Console
+    from rich.console import Console  # start-up time
 
     try:
         columns = os.get_terminal_size(sys.stdout.fileno()).columns
@@ -250,8 +248,8 @@ def write_report(
 
     Not *complete*: there should have been more runs; *errors* say what failed, if it was no interruption.
     """
-    from viakit.measure import result
-    from viakit.measure.printing import printing
+    from viakit.measure import result  # start-up time
+    from viakit.measure.printing import printing  # start-up time
 
     median = middle(runs)
     if json_file is not None:
@@ -266,7 +264,7 @@ def write_report(
         else:
             result.save(found, str(json_file))
     if trace_file is not None:
-        from viakit.apps import tracing
+        from viakit.apps import tracing  # start-up time
 
         tracing.save(median.ranks, trace_file, title=f"{application.title}, {application.describe(problem)}")
     if quiet or json_file == "-":

@@ -30,6 +30,7 @@ Source: red-black SOR of the TreadMarks distribution, as described by Lobosco an
 
 from __future__ import annotations
 
+import ctypes
 import math
 from dataclasses import dataclass
 from functools import lru_cache
@@ -44,6 +45,7 @@ from viakit.apps.harness import Check, check, share
 from viakit.apps.kernels import half_sweep
 from viakit.apps.kernels import kernels as _kernels
 from viakit.apps.phases import Phases
+from viakit.apps.plain import Case
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -424,10 +426,6 @@ def memory(problem: Problem, ranks: int) -> int:
 
 def beside(quick: bool) -> Iterator[Case]:
     """Yield the work of the kernel together with that of the plain C loop (viakit.apps.plain)."""
-    import ctypes
-
-    from viakit.apps.plain import Case
-
     for init in INITS:
         task = problem("256x512" if quick else "4096", 10 if quick else 50, init)
         start = squares(task, 0, task.rows)

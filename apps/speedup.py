@@ -25,9 +25,12 @@ from typing import Any
 
 from viakit.apps import harness, jobs, reporting
 from viakit.apps.kernels import CHOICES, VARIABLE
+from viakit.launch import LaunchError
+from viakit.launch import mpi_library as mpi
 from viakit.measure.result import Document
 from viakit.measure.turns import Turns
 from viakit.remote.spec import parse
+from viakit.testbed import TestbedError
 
 __all__ = [
     "COPIES",
@@ -153,8 +156,6 @@ class _Job:
 
 def _jobs(protocols: Sequence[str], ranks: Sequence[int], skipped: dict[str, str]) -> list[_Job]:
     """Return all jobs of a round. Jobs that are not possible on this machine are added to *skipped*."""
-    from viakit.launch import mpi_library as mpi
-
     names: list[str] = []
     for protocol in protocols:
         if jobs.with_policy(protocol, COPIES)[0].partition(":")[0] != "mpi":
@@ -188,9 +189,6 @@ class _Rounds:
 
     def take(self, job: _Job, number: int) -> None:
         """Run a job and store its results."""
-        from viakit.launch import LaunchError
-        from viakit.testbed import TestbedError
-
         with tempfile.TemporaryDirectory(prefix="viakit-speedup-") as scratch:
             path = os.path.join(scratch, "made.json")
             words = ["-m", "viakit.apps.turns", json.dumps(self.problems), "--json", path, *job.words]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from viakit.apps.speedup import COPIES, PROBLEMS, Row, find, paper, rows, title_of, wrong
 from viakit.base.sheet import sheet
 from viakit.measure.crews import show_missing
+from viakit.measure.report import html_table, page_head
 from viakit.measure.result import Document, ResultError
 from viakit.measure.table import format_time
 
@@ -163,7 +164,7 @@ def figure(document: Mapping[str, Any], title: str | None = None) -> Figure:
     ResultError
         If no problem was measured both serial and parallel.
     """
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure  # start-up time
 
     found, labels = list(rows(document)), _labels(document)
     if not found:
@@ -225,8 +226,6 @@ def picture(document: Mapping[str, Any], suffix: str) -> bytes:
 
 
 def _html_rows(document: Mapping[str, Any], label: str, found: Sequence[Row]) -> str:
-    from viakit.measure.report import html_table
-
     mine = sorted((one for one in found if one.label == label), key=lambda one: one.ranks)
     return html_table(
         f"{title_of(document, label)}: {_size_of(document, label)}", list(_HEADS), [_cells(one) for one in mine]
@@ -235,8 +234,6 @@ def _html_rows(document: Mapping[str, Any], label: str, found: Sequence[Row]) ->
 
 def html(document: Document, title: str = "viakit speedup") -> str:
     """Return a self-contained page with summary, pictures, tables and environment of a result."""
-    from viakit.measure.report import html_table, page_head
-
     machine, found = document["environment"], list(rows(document))
     drawn = base64.b64encode(picture(document, ".svg")).decode()
     heads, lines = _table_3_rows(document)

@@ -8,6 +8,7 @@ one machine; ranks on several machines would need synchronised clocks.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -86,9 +87,9 @@ def to_trace_events(reports: Sequence[RankReport], title: str = "") -> dict[str,
 
 def figure(reports: Sequence[RankReport], title: str = "") -> Any:
     """Draw the run: one row of coloured bars per rank, and an arrow per message (a sample if there are very many)."""
-    from matplotlib.collections import LineCollection
-    from matplotlib.figure import Figure
-    from matplotlib.patches import Patch
+    from matplotlib.collections import LineCollection  # start-up time
+    from matplotlib.figure import Figure  # start-up time
+    from matplotlib.patches import Patch  # start-up time
 
     reports = sorted(reports, key=lambda one: one.rank)
     began = _begin(reports)
@@ -136,9 +137,7 @@ def save(reports: Sequence[RankReport], path: str | os.PathLike[str], title: str
     ResultError
         If the file cannot be written.
     """
-    import io
-
-    from viakit.measure import result
+    from viakit.measure import result  # start-up time
 
     suffix = check_format(os.fspath(path))
     if suffix == ".json":

@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+import viakit
 from viakit.apps import harness, reporting
 
 __all__ = ["main", "turns"]
@@ -67,8 +68,6 @@ def turns(
 @click.option("--protocol")
 @click.option("--copies", is_flag=True)
 def _command(problems: str, json_file: str, protocol: str | None, copies: bool) -> None:
-    import viakit
-
     comm = None if protocol is None else viakit.world(protocol)
     made = turns([(label, name, list(words)) for label, name, words in json.loads(problems)], comm, protocol, copies)
     if comm is None or comm.Get_rank() == 0:

@@ -23,6 +23,7 @@ be conserved.
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 import sys
@@ -37,6 +38,7 @@ import numpy as np
 from viakit.apps import harness
 from viakit.apps.harness import Check, Phases, check, share
 from viakit.apps.kernels import kernels as _kernels
+from viakit.apps.plain import Case
 from viakit.apps.water_exchange import FORCES, POSITIONS, SUMS, Exchange, Piece, wait, window
 from viakit.apps.water_numpy import M_H, M_O, MASSES, R_OH, THETA
 
@@ -532,10 +534,6 @@ def memory(problem: Problem, ranks: int) -> int:
 
 def beside(quick: bool = False) -> Iterator[Any]:
     """Yield the sums over pairs, by the kernels and by the loops of plain/water.c (:mod:`viakit.apps.plain`)."""
-    import ctypes
-
-    from viakit.apps.plain import Case
-
     for molecules in (216,) if quick else (288, 1728):
         made = Problem(molecules)
         n, box, cutoff = molecules, made.box, made.reach

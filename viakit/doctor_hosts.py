@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from viakit.measure import children
 from viakit.remote import Remote, RemoteHost
 from viakit.remote.probe import JUMBO, PAYLOADS
+from viakit.remote.spec import parse
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -47,8 +48,6 @@ def examine(hosts: str, *, network: str | None = None, python: str | None = None
     viakit.remote.RemoteError
         If a host cannot be used; its text names the host and the next step.
     """
-    from viakit.remote.spec import parse
-
     if len(parse(hosts)) == 1:
         hosts = f"ssh:.,{hosts.removeprefix('ssh:')}"
     with Remote(hosts, network=network, python=python) as remote:
@@ -134,7 +133,7 @@ def to_dict(report: dict[str, Any]) -> dict[str, Any]:
 def render(report: dict[str, Any], console: Console) -> None:
     """Print the hosts side by side, the ways between them, and the remedies."""
     from rich.markup import escape  # start-up time, as the next one
-    from rich.table import Table
+    from rich.table import Table  # start-up time
 
     table = Table(title=f"Hosts: {report['network']}", title_justify="left")
     table.add_column("feature", no_wrap=True)

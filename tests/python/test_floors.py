@@ -137,3 +137,44 @@ def test_an_arrow_upward_is_seen(tmp_path, monkeypatch):
     monkeypatch.setattr(f"{__name__}.CHECKOUT", tmp_path)
     with pytest.raises(AssertionError, match=r"base/low.c \(base\) uses link/high.h \(link\)"):
         test_arrows_point_down("c", c_arrows)
+
+
+# ---- imports inside functions
+
+
+def unexplained(tree: ast.AST, lines: list[str]) -> list[int]:
+    """Return the lines of imports inside functions that have no reason.
+
+    A comment on the first of several imports in a row, or on the line above it, is the reason of all of them.
+    """
+    found = []
+
+    def visit(node: ast.AST, inside: bool) -> None:
+        inside = inside or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        for body in (getattr(node, part, None) for part in ("body", "orelse", "finalbody", "handlers")):
+            before: ast.AST | None = None
+            for one in body if isinstance(body, list) else ():
+                late = inside and isinstance(one, (ast.Import, ast.ImportFrom))
+                if late and not isinstance(before, (ast.Import, ast.ImportFrom)):
+                    near = lines[max(one.lineno - 2, 0) : one.end_lineno]
+                    if "#" not in "".join(near[1:]) and not near[0].lstrip().startswith("#"):
+                        found.append(one.lineno)
+                before = one
+                visit(one, inside)
+
+    visit(tree, False)
+    return found
+
+
+def test_an_import_inside_a_function_has_a_reason():
+    """It saves start-up time, avoids an optional package, or the other module imports this one."""
+    bare = []
+    for name, path in modules().items():
+        text = path.read_text()
+        bare += [f"{name}, line {number}" for number in unexplained(ast.parse(text), text.splitlines())]
+    assert not bare, "move these imports to the top, or write the reason behind them:\n" + "\n".join(bare)
+
+
+def test_an_unexplained_import_is_seen():
+    text = "import a\ndef f():\n    import b  # optional package\n    import c\n    if c:\n        import d\n"
+    assert unexplained(ast.parse(text), text.splitlines()) == [6]

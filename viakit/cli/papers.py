@@ -54,7 +54,7 @@ def papers(
     time from machine files (`viakit machines`), so two runs give equal bits.
     """  # noqa: D301 - \b keeps click from wrapping the lines after it
     from viakit.papers import PAPERS, find_paper, report, verdicts  # start-up time
-    from viakit.papers import figures as drawing
+    from viakit.papers import figures as drawing  # start-up time
 
     for path in (*pictures, html_file, markdown, json_file if json_file != "-" else None):
         if path:
@@ -129,8 +129,8 @@ def machines_command(name: str | None, size: str, picture: str | None) -> None:
     NAME: one of the list, or the path of your own file (docs/machines.md).
     """
     from viakit import machines as known  # start-up time
-    from viakit.machines import explain
-    from viakit.measure.ladder import parse_size
+    from viakit.machines import explain  # start-up time
+    from viakit.measure.ladder import parse_size  # start-up time
 
     if picture:
         plotting.check_format(picture)

@@ -132,13 +132,13 @@ def run(
     Exit status: that of the first rank that failed. The other ranks are terminated.
     """  # noqa: D301 - \b keeps click from wrapping the lines after it
     from viakit.launch.described import on_machine  # start-up time, as the next ones
-    from viakit.launch.options import Options
-    from viakit.launch.runner import launch_of
+    from viakit.launch.options import Options  # start-up time
+    from viakit.launch.runner import launch_of  # start-up time
 
     words = [*command[1:]] if command[0] == "--" else [*command]
     environment = _environment(env)
     if as_mpi4py:
-        from viakit.shim import FOLDER
+        from viakit.shim import FOLDER  # start-up time
 
         later = environment.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
         environment["PYTHONPATH"] = FOLDER + (os.pathsep + later if later else "")

@@ -107,7 +107,7 @@ def _run(command: Sequence[str]) -> int:
     SIGINT is forwarded to the command, which is then waited for.
     """
     from viakit.launch import LaunchError  # start-up time
-    from viakit.launch.program import find_program
+    from viakit.launch.program import find_program  # start-up time
 
     try:
         child = subprocess.Popen(command, executable=find_program(command[0]))

@@ -139,7 +139,7 @@ def _complete(protocol: str, policy: str | None, source: str) -> str:
 
 
 def _open(policy: str, timeout_s: float) -> World:
-    from viakit.launch import bootstrap
+    from viakit.launch import bootstrap  # start-up time
 
     job = bootstrap(timeout_s)
     return _connected(job, job.rank, job.size, job.exchange, job.secret, policy, timeout_s)
@@ -236,7 +236,7 @@ def _leave(opened: World, process: int) -> None:
     _core.begin_exit()  # daemon threads may be in calls of this world
     if opened.closed:
         return
-    from viakit.launch import bootstrap
+    from viakit.launch import bootstrap  # start-up time
 
     bootstrap().leaving()
     if getattr(sys, "last_value", None) is not None and not hasattr(sys, "ps1"):

@@ -23,7 +23,7 @@ class Flushes:
 
     def Iflush_buffer(self) -> Request:
         """Start to wait until all buffered sends have been transmitted; viakit waits at once."""
-        from viakit.comm.grequest import Grequest
+        from viakit.comm.grequest import Grequest  # it imports this module
 
         self.Flush_buffer()
         request = Grequest.Start()
@@ -39,7 +39,7 @@ class Copies:
 
         The call waits for the other ranks, because they agree on a number.
         """
-        from viakit.comm.grequest import Grequest
+        from viakit.comm.grequest import Grequest  # it imports this module
 
         made = cast("Any", self).Dup(info)
         request = Grequest.Start()
@@ -78,7 +78,7 @@ class Between:
         -------
         Intercomm
         """
-        from viakit.comm.inter import create_intercomm
+        from viakit.comm.inter import create_intercomm  # it imports this module
 
         return create_intercomm(cast(Any, self), local_leader, peer_comm, remote_leader, tag)
 
@@ -101,7 +101,7 @@ class Between:
         errhandler : Errhandler, optional
             Error handler of the new communicator.
         """
-        from viakit.comm.inter import create_from_group
+        from viakit.comm.inter import create_from_group  # it imports this module
 
         return create_from_group(group, stringtag, info, errhandler)
 
@@ -141,7 +141,7 @@ class Between:
             ERR_SPAWN if the program cannot be started, or does not connect within a minute. It connects when it calls
             `Get_parent`.
         """
-        from viakit.comm import dynamic, spawning
+        from viakit.comm import dynamic, spawning  # it imports this module
 
         made, counts = dynamic.spawn(self, root, lambda: [spawning.program(command, args, maxprocs, info)])
         if errcodes is not None:
@@ -178,7 +178,7 @@ class Between:
         -------
         Intercomm
         """
-        from viakit.comm import dynamic, spawning
+        from viakit.comm import dynamic, spawning  # it imports this module
 
         made, counts = dynamic.spawn(self, root, lambda: spawning.programs(command, args, maxprocs, info))
         if errcodes is not None:
@@ -199,7 +199,7 @@ class Between:
         root : int
             Rank of the root.
         """
-        from viakit.comm.ports import accept
+        from viakit.comm.ports import accept  # it imports this module
 
         del info
         return accept(self, port_name, root)
@@ -223,7 +223,7 @@ class Between:
         Exception
             ERR_PORT if no job accepts there within a minute.
         """
-        from viakit.comm.ports import connect
+        from viakit.comm.ports import connect  # it imports this module
 
         del info
         return connect(self, port_name, root)

@@ -402,7 +402,7 @@ def scatter_object(s: Step, sendobj: Sequence[Any] | None) -> Schedule:
 
 def allgather_object(s: Step, obj: Any) -> Schedule:
     """Allgather: the lengths by Bruck's algorithm, the pickles by a ring."""
-    from viakit.comm.datatype import BYTE
+    from viakit.comm.datatype import BYTE  # it imports this module
 
     data = objects.dump_plain(s, obj)
     lengths = np.zeros(s.size, np.int64)

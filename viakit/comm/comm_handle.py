@@ -49,7 +49,7 @@ class CommHandle(_core.CollectiveComm):
         return f"<viakit MPI.{type(self).__name__} {self._name!r}: rank {self.rank} of {self.size}>"
 
     def __reduce__(self) -> Any:
-        from viakit.comm import communicator
+        from viakit.comm import communicator  # it imports this module
 
         if self is communicator.COMM_NULL:
             return "COMM_NULL"
@@ -57,7 +57,7 @@ class CommHandle(_core.CollectiveComm):
             return (null, (type(self),))
         if self.number > 1:
             raise ValueError("only COMM_WORLD and COMM_SELF can be pickled; pickle the ranks of the group instead")
-        from viakit import comm
+        from viakit import comm  # it imports this module
 
         return (comm.again, (self.number == 1, type(self)))
 

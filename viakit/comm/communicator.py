@@ -164,7 +164,7 @@ class Comm(CommHandle, Copies, Flushes, Partitioned, Collectives, HasAttributes,
 
         Collective over the spawned ranks: the first call connects them to their parents.
         """
-        from viakit.comm.dynamic import parent
+        from viakit.comm.dynamic import parent  # it imports this module
 
         return parent()
 
@@ -177,7 +177,7 @@ class Comm(CommHandle, Copies, Flushes, Partitioned, Collectives, HasAttributes,
         fd : int
             Descriptor of the socket, whose other end must be on this host. It stays open.
         """
-        from viakit.comm.ports import join_socket
+        from viakit.comm.ports import join_socket  # it imports this module
 
         return join_socket(fd)
 
@@ -243,7 +243,7 @@ class Comm(CommHandle, Copies, Flushes, Partitioned, Collectives, HasAttributes,
         errorcode : int, optional
             Exit status. Its lowest 8 bits are used.
         """
-        from viakit.launch import bootstrap
+        from viakit.launch import bootstrap  # start-up time
 
         with contextlib.suppress(Exception):
             bootstrap().leaving()

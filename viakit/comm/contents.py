@@ -137,7 +137,7 @@ class Made:
 
     @staticmethod
     def _refusal(text: str) -> Exception:
-        from viakit.comm.errors import error
+        from viakit.comm.errors import error  # it imports this module
 
         return error("ERR_TYPE", text)
 

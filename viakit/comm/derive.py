@@ -128,7 +128,7 @@ def Match_size(typeclass: int, size: int) -> Any:
     Exception
         ERR_ARG if MPI has no such datatype.
     """
-    from viakit.comm.datatype import NAMED
+    from viakit.comm.datatype import NAMED  # it imports this module
 
     prefix = {1: "INTEGER", 2: "REAL", 3: "COMPLEX", 4: "LOGICAL"}.get(typeclass, "")
     found = NAMED.get(f"{prefix}{size}")
@@ -139,7 +139,7 @@ def Match_size(typeclass: int, size: int) -> Any:
 
 def Get_value_index(value: Any, index: Any) -> Any:
     """Return the datatype of pairs of *value* and *index* for MAXLOC and MINLOC, or DATATYPE_NULL."""
-    from viakit.comm.datatype import NAMED
+    from viakit.comm.datatype import NAMED  # it imports this module
 
     value._valid()
     index._valid()
@@ -218,7 +218,7 @@ def Pack_external(self: Any, datarep: str, inbuf: Any, outbuf: Any, position: in
     Exception
         ERR_TRUNCATE if *outbuf* is too small.
     """
-    from viakit.comm.datatype import as_bytes, elements_in
+    from viakit.comm.datatype import as_bytes, elements_in  # it imports this module
 
     size = _external(self, datarep)
     source, target = as_bytes(inbuf, False), as_bytes(outbuf, True)
@@ -236,7 +236,7 @@ def Pack_external(self: Any, datarep: str, inbuf: Any, outbuf: Any, position: in
 
 def Unpack_external(self: Any, datarep: str, inbuf: Any, position: int, outbuf: Any) -> int:
     """Unpack as many elements as *outbuf* holds from the representation "external32"; return the offset after them."""
-    from viakit.comm.datatype import as_bytes, elements_in
+    from viakit.comm.datatype import as_bytes, elements_in  # it imports this module
 
     size = _external(self, datarep)
     source, target = as_bytes(inbuf, False), as_bytes(outbuf, True)
@@ -265,7 +265,7 @@ def typealign(datatype: Any) -> int | None:
 
 def add_constructors(cls: Any) -> None:
     """Add the functions of this module to the class of datatypes."""
-    from viakit.comm.named_types import fromcode
+    from viakit.comm.named_types import fromcode  # it imports this module
 
     own: tuple[Any, ...] = (Create_darray, Pack_external_size, Pack_external, Unpack_external)
     of_class: tuple[Any, ...] = (Create_f90_integer, Create_f90_real, Create_f90_complex)

@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import secrets
+import socket
 import threading
 import time
 from dataclasses import dataclass
@@ -55,13 +56,11 @@ class Meeting:
 
 def meeting_address(comm: Any) -> str:
     """Return an address for a meeting on this host: a Unix socket's if the group does not leave the host."""
-    from viakit.launch import bootstrap
+    from viakit.launch import bootstrap  # start-up time
 
     job = bootstrap()
     if comm.world.seal is None and job.address is None:
         return f"unix:@viakit-{os.getuid()}-{secrets.token_hex(12)}"
-    import socket
-
     host = job.address or socket.gethostbyname(socket.gethostname())
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as free:
@@ -118,8 +117,8 @@ def join(meeting: Meeting, rank: int, size: int, protocol: str | None = None) ->
     protocol : str, optional
         Protocol of the connection. Default: that of COMM_WORLD.
     """
-    from viakit import comm
-    from viakit.launch import bootstrap
+    from viakit import comm  # start-up time
+    from viakit.launch import bootstrap  # start-up time
 
     mine = meeting.first + rank
     try:
@@ -157,7 +156,7 @@ def parent() -> Any:
             else:
                 address, first, n_ranks = json.loads(given)
                 meeting = Meeting(address, bytes.fromhex(os.environ[PARENT_SECRET]), first, n_ranks)
-                from viakit.launch import detect
+                from viakit.launch import detect  # start-up time
 
                 place = detect()
                 found = join(meeting, place.rank, place.size)
@@ -179,7 +178,7 @@ def spawn(comm: Any, root: int, programs: Any) -> tuple[Intercomm, list[int]]:
     list of int
         Number of ranks of each program.
     """
-    from viakit.launch.spawner import Spawner
+    from viakit.launch.spawner import Spawner  # start-up time
 
     started: list[Any] = []
 

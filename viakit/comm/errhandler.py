@@ -151,14 +151,14 @@ def _call(target: Any, handler: Errhandler, errorcode: int) -> None:
     if ref.function is not None:
         ref.function(target, errorcode)
     elif ref is not ERRORS_RETURN._ref and errorcode:
-        from viakit.comm.error_codes import text_of
+        from viakit.comm.error_codes import text_of  # start-up time
 
         print(f"viakit: {ref.name} of {target!r}: {text_of(errorcode)}", file=sys.stderr, flush=True)
         _abort(target, errorcode)
 
 
 def _abort(target: Any, errorcode: int) -> None:
-    from viakit import comm
+    from viakit import comm  # it imports this module
 
     (target if hasattr(target, "Abort") else comm.world()).Abort(errorcode or 1)
 

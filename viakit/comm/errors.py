@@ -216,6 +216,6 @@ error_codes.set_predefined({number: (name, _TEXTS[name]) for number, name in _NA
 
 
 def _setup() -> None:
-    from viakit.comm.request import Request
+    from viakit.comm.request import Request  # it imports this module
 
     _core.set_message_types(from_engine, Request)

@@ -126,7 +126,7 @@ class Grequest(Request):
 
     def wait_for(self, timeout_s: float | None = None) -> bool:
         """Wait at most `timeout_s` seconds (None: no limit); return whether the operation is complete."""
-        from viakit import comm
+        from viakit import comm  # start-up time
 
         deadline = time.monotonic() + seconds("timeout_s", timeout_s)
         while not self.test_once():
@@ -146,7 +146,7 @@ class Grequest(Request):
 
     def progress(self) -> None:
         """Let other operations of this process make progress."""
-        from viakit import comm
+        from viakit import comm  # start-up time
 
         comm.step_all()
 

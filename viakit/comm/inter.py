@@ -220,7 +220,7 @@ class Intercomm(InterCollectives, Comm):
         errhandler : Errhandler, optional
             Error handler of the new communicator.
         """
-        from viakit import comm
+        from viakit import comm  # start-up time
 
         mine, others = list(local_group._valid()._ranks), list(remote_group._valid()._ranks)
         for what, leader, ranks in (("local", local_leader, mine), ("remote", remote_leader, others)):
@@ -303,7 +303,7 @@ def create_from_group(
     group: Group, stringtag: str = "org.mpi4py", info: Any = None, errhandler: Any = None
 ) -> Intracomm:
     """Create a communicator of a group, without a communicator to begin with: see Intracomm.Create_from_group."""
-    from viakit import comm
+    from viakit import comm  # start-up time
 
     made = comm.world().Create_group(group, zlib.crc32(stringtag.encode()) & TAG_MOST)
     if made is not COMM_NULL and made:

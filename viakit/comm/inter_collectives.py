@@ -81,7 +81,7 @@ class InterCollectives(Collectives):
     # ------------------------------------------------------------ the schedule of each
 
     def _barrier(self) -> Made:
-        from viakit.comm import collective
+        from viakit.comm import collective  # start-up time
 
         step = Step(self._union, "barrier")
         return step, collective.barrier(step)

@@ -109,7 +109,7 @@ class Message(_core.MsgMessage, Numbered):
 
     def irecv(self) -> Request:
         """Start to receive the message as an object."""
-        from viakit.comm import objects
+        from viakit.comm import objects  # it imports this module
 
         return _of_no_process(self) if self.none else objects.receive_message(self)
 
@@ -170,7 +170,7 @@ def _of_no_process(message: Message) -> Request:
 
 
 def _receive(message: Message, buf: Any) -> Request:
-    from viakit.comm.spec import simple
+    from viakit.comm.spec import simple  # it imports this module
 
     if message.none:
         return _of_no_process(message)
@@ -179,7 +179,7 @@ def _receive(message: Message, buf: Any) -> Request:
     place = simple(buf, True)
     if place.direct:
         return message.receive(place.pack())
-    import numpy as np
+    import numpy as np  # start-up time
 
     data = np.empty(place.nbytes, np.uint8)
     request = message.receive(data)

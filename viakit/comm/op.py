@@ -159,7 +159,7 @@ class Op(Numbered):
         inbuf, inoutbuf : buffer or list
             Operands of the same datatype and count.
         """
-        from viakit.comm.spec import simple
+        from viakit.comm.spec import simple  # it imports this module
 
         first, second = simple(inbuf, False), simple(inoutbuf, True)
         second.check_twin(first)

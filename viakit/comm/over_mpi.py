@@ -53,7 +53,7 @@ def load() -> Any:
         ours = mine and "mpi4py.MPI" not in sys.modules and _core.mpi_exit_can()
         if ours:
             mpi4py.rc.finalize = False
-        from mpi4py import MPI
+        from mpi4py import MPI  # optional package
     except (ImportError, RuntimeError) as problem:
         text = str(problem).partition("\n")[0]
         raise errors.error(

@@ -49,7 +49,7 @@ def Open_port(info: Any = None) -> str:
 
     The name contains a secret. A process that knows the name can connect, so pass it on to no others.
     """
-    from viakit import comm
+    from viakit import comm  # start-up time
 
     del info
     address, key = meeting_address(comm.world()), _secret.new()
@@ -266,7 +266,7 @@ def connect(comm: Any, port_name: str, root: int) -> Any:
 
 def join_socket(fd: int) -> Any:
     """Connect the two processes at the ends of a connected socket: see Comm.Join."""
-    from viakit import comm
+    from viakit import comm  # start-up time
 
     alone = comm.self_of(comm.world())
     with socket.socket(fileno=os.dup(fd)) as connection:

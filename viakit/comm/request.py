@@ -457,13 +457,13 @@ class Prequest(Request):
         Exception
             ERR_ARG if there is no such partition, or it has been sent already.
         """
-        from viakit.comm.partitioned import ready
+        from viakit.comm.partitioned import ready  # it imports this module
 
         ready(self._kept.begin, partitions)
 
     def Parrived(self, partition: int) -> bool:
         """Return whether one partition of a message of `Precv_init` has arrived."""
-        from viakit.comm.partitioned import arrived
+        from viakit.comm.partitioned import arrived  # it imports this module
 
         return arrived(self._kept.begin, partition)
 

@@ -98,35 +98,35 @@ class Session(Handle, HasErrhandler):
         Exception
             ERR_ARG if there is no such process set.
         """
-        from viakit import comm
+        from viakit import comm  # start-up time
 
         world = comm.world()
         return world.group if self._pset(pset_name) == _PSETS[0] else comm.self_of(world).group
 
     def Attach_buffer(self, buf: Any) -> None:
         """Attach a buffer for buffered sends of the whole process."""
-        from viakit import comm
+        from viakit import comm  # start-up time
 
         self._require_valid()
         comm.world().Attach_buffer(buf)
 
     def Detach_buffer(self) -> Any:
         """Wait until all buffered sends have been transmitted, then detach and return the buffer."""
-        from viakit import comm
+        from viakit import comm  # start-up time
 
         self._require_valid()
         return comm.world().Detach_buffer()
 
     def Flush_buffer(self) -> None:
         """Wait until all buffered sends have been transmitted."""
-        from viakit import comm
+        from viakit import comm  # start-up time
 
         self._require_valid()
         comm.world().Flush_buffer()
 
     def Iflush_buffer(self) -> Any:
         """Start to wait until all buffered sends have been transmitted."""
-        from viakit import comm
+        from viakit import comm  # start-up time
 
         self._require_valid()
         return comm.world().Iflush_buffer()

@@ -39,7 +39,7 @@ class Topologies:
             ERR_ARG if the graph is not consistent or has more nodes than there are ranks. ERR_RANK for a wrong edge.
         """
         del reorder
-        from viakit.comm import topology
+        from viakit.comm import topology  # it imports this module
 
         return topology.create_graph(self, index, edges)  # type: ignore[arg-type]
 
@@ -77,7 +77,7 @@ class Topologies:
             If the number of weights is wrong.
         """
         del info, reorder
-        from viakit.comm import topology
+        from viakit.comm import topology  # it imports this module
 
         return topology.create_dist_graph_adjacent(
             self,  # type: ignore[arg-type]
@@ -125,7 +125,7 @@ class Topologies:
             If the numbers of degrees, destinations and weights do not fit.
         """
         del info, reorder
-        from viakit.comm import topology
+        from viakit.comm import topology  # it imports this module
 
         return topology.create_dist_graph(self, sources, degrees, destinations, weights)  # type: ignore[arg-type]
 
@@ -146,6 +146,6 @@ class Topologies:
 
     def Graph_map(self, index: Sequence[int], edges: Sequence[int]) -> int:
         """Return the rank that this process would have in a graph, or UNDEFINED."""
-        from viakit.comm import topology
+        from viakit.comm import topology  # it imports this module
 
         return topology.graph_map(self, index, edges)  # type: ignore[arg-type]

@@ -399,7 +399,7 @@ def _size(size: int) -> int:
 def _comm_or_self(comm: Any) -> Any:
     if comm is not None:
         return comm
-    from viakit import comm as worlds
+    from viakit import comm as worlds  # start-up time
 
     return worlds.self_of(worlds.world())
 

@@ -35,7 +35,7 @@ REPLACE, NO_OP = 12, 13
 
 def service_of(comm: Any) -> _core.RmaService:
     """Return the service of a communicator's ranks. Collective at the first call."""
-    from viakit.launch import bootstrap
+    from viakit.launch import bootstrap  # start-up time
 
     world = comm.world
     ranks = tuple(comm.world_ranks())

@@ -233,9 +233,9 @@ def hand_in(folder: Path, out: Path, name: str = "") -> int:
     if out.suffix != ".html":
         raise LessonsError(f"{out}: expected a name that ends in .html")
     import nbformat  # optional packages
-    from nbconvert import HTMLExporter
+    from nbconvert import HTMLExporter  # optional package
 
-    from viakit.measure.environment import environment
+    from viakit.measure.environment import environment  # start-up time
 
     saved = sorted(folder.glob("[0-9]*.ipynb"))
     if not saved:

@@ -389,7 +389,7 @@ def hand_in(path: str = "hand-in.html", name: str = "") -> Path:
     pathlib.Path
         The page. Save the notebook first: what is not saved is not in the page.
     """
-    from viakit.lab import folder
+    from viakit.lab import folder  # start-up time
 
     out = Path(re.sub(r"^~", str(Path.home()), path))
     folder.hand_in(Path.cwd(), out, name)

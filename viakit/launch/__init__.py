@@ -365,7 +365,7 @@ def _no_secret(job: Job, address: str) -> str:
 
 
 def _by_pmi(job: Job) -> None:
-    from viakit.launch.pmi import Pmi
+    from viakit.launch.pmi import Pmi  # it imports this module
 
     fd = _number(os.environ, "PMI_FD")
     if fd is None:
@@ -386,13 +386,13 @@ def _by_pmi(job: Job) -> None:
 def _by_mpi4py(job: Job) -> bool:
     """Use mpi4py, if it belongs to the launcher: then its world has the launcher's size."""
     if "MPI4PY_LIBMPI" not in os.environ and "mpi4py.MPI" not in sys.modules:
-        from viakit.launch import mpi_library as mpi
+        from viakit.launch import mpi_library as mpi  # start-up time
 
         library = mpi.find_all().get(job.launcher)
         if library is not None:
             os.environ["MPI4PY_LIBMPI"] = library.libmpi
     try:
-        from mpi4py import MPI
+        from mpi4py import MPI  # optional package
     except (ImportError, RuntimeError):
         return False
     world = MPI.COMM_WORLD
@@ -472,7 +472,7 @@ def _first_node() -> str:
 
 def mpi_agent(testbed: Testbed) -> contextlib.AbstractContextManager[Agent]:
     """Provide the remote-start agent of an MPI launcher on a testbed: see :func:`viakit.launch.agent.mpi_agent`."""
-    from viakit.launch.agent import mpi_agent
+    from viakit.launch.agent import mpi_agent  # it imports this module
 
     return mpi_agent(testbed)
 
@@ -482,6 +482,6 @@ def run(command: list[str], ranks: int, **options: object) -> int:
 
     :class:`viakit.launch.runner.Options` describes the options, and so does ``viakit run --help``.
     """
-    from viakit.launch.runner import Options, launch_of
+    from viakit.launch.runner import Options, launch_of  # it imports this module
 
     return launch_of(command, Options(ranks=ranks, **options)).run()  # type: ignore[arg-type]

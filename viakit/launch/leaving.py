@@ -115,7 +115,7 @@ class Notifier:
 
 def _why(problem: BaseException) -> int:
     """Return CAUSED if the chain of exceptions reports a lost rank, otherwise FAILED."""
-    from viakit.launch.rendezvous import RendezvousError
+    from viakit.launch.rendezvous import RendezvousError  # it imports this module
 
     seen: set[int] = set()
     link: BaseException | None = problem

@@ -19,8 +19,10 @@ import time
 from dataclasses import replace
 from typing import IO, TYPE_CHECKING
 
+from viakit.base.failure import MeasureError
 from viakit.base.words import counted
-from viakit.launch import LaunchError
+from viakit.launch import LaunchError, mpi_agent
+from viakit.launch import mpi_library as mpi
 from viakit.launch.guard import Guard
 from viakit.launch.output import Stream
 from viakit.launch.runner import Launch, Options, _how
@@ -59,9 +61,6 @@ class MpiLaunch(Launch):
     def __init__(
         self, command: list[str], options: Options, out: IO[bytes] | None = None, err: IO[bytes] | None = None
     ) -> None:
-        from viakit.base.failure import MeasureError
-        from viakit.launch import mpi_library as mpi
-
         wish = options.protocol if is_mpi(options.protocol) else options.launcher
         assert wish is not None
         try:
@@ -99,8 +98,7 @@ class MpiLaunch(Launch):
         if library.flavour == "mpich":
             self._guard.report("*" + _MPICH_FILES)
         if options.hosts:
-            from viakit.launch import mpi_agent
-            from viakit.testbed import Testbed
+            from viakit.testbed import Testbed  # start-up time
 
             # The launcher closes the testbed at the end of the job. The agent's files are removed last.
             self._testbed = Testbed(options.n_hosts, options.mtu, options.rate).open()
@@ -185,8 +183,6 @@ class MpiLaunch(Launch):
 
         Open MPI's ranks have their own process groups, and outlive it by a second.
         """
-        from viakit.launch import mpi_library as mpi
-
         deadline = time.monotonic() + _GONE_S
         while (strays := mpi.marked(_MARK, self._scratch.name)) and time.monotonic() < deadline:
             for pid in strays:

@@ -88,7 +88,7 @@ class Options:
         if self.protocol and self.protocol.partition(":")[0] not in ("via", "bip", "tcp", "mpi"):
             raise ValueError(f"protocol is {self.protocol!r}; expected via, bip, tcp, mpi[:mpich], mpi:openmpi")
         if self.policy:
-            from viakit.launch import policy as _policy
+            from viakit.launch import policy as _policy  # start-up time
 
             protocol = self.protocol or self.environment.get("VIAKIT_PROTOCOL") or os.environ.get("VIAKIT_PROTOCOL")
             _policy.complete(_policy.chosen(protocol, self.policy), self.policy)

@@ -482,7 +482,7 @@ def launch_of(
     command: list[str], options: Options, out: IO[bytes] | None = None, err: IO[bytes] | None = None
 ) -> Launch:
     """Return the job for the options: with protocol or launcher "mpi" one under ``mpiexec``, otherwise a Launch."""
-    from viakit.launch.mpi_job import MpiLaunch, is_mpi
+    from viakit.launch.mpi_job import MpiLaunch, is_mpi  # it imports this module
 
     by_mpi = is_mpi(options.launcher) or is_mpi(options.protocol)
     return MpiLaunch(command, options, out, err) if by_mpi else Launch(command, options, out, err)
@@ -494,7 +494,7 @@ def _open_hosts(options: Options) -> Testbed | Remote:
         from viakit.remote import Remote  # on use, as the next one: most jobs stay on this machine
 
         return Remote(options.remote, network=options.network, python=options.python).open()
-    from viakit.testbed import Testbed
+    from viakit.testbed import Testbed  # start-up time
 
     return Testbed(options.n_hosts, options.mtu, options.rate).open()
 

@@ -75,8 +75,8 @@ def _watch() -> None:
 
 def main() -> int:
     """Start the ranks of the job that standard input gives, and return their exit status."""
-    from viakit.launch.options import Options
-    from viakit.launch.runner import launch_of
+    from viakit.launch.options import Options  # start-up time
+    from viakit.launch.runner import launch_of  # start-up time
 
     line = b""
     while not line.endswith(b"\n"):

@@ -57,7 +57,7 @@ def show(machine: Machine, nbytes: int, console: Any) -> None:
 
 def figure(machine: Machine, nbytes: int) -> Any:
     """Return a Matplotlib figure: for each kind of message a bar of host, card, wire, card and host."""
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure  # start-up time
 
     kinds = kinds_of(machine)
     drawing = Figure(figsize=(8, 1.4 + 0.7 * len(kinds)), layout="constrained")

@@ -6,6 +6,7 @@ Result, and ``json.dump`` writes it unchanged.
 
 from __future__ import annotations
 
+import base64
 import io
 import os
 from collections.abc import Mapping, Sequence
@@ -71,7 +72,7 @@ class Result(dict[str, Any]):
         elif suffix == ".csv":
             result.save_csv(self, path)
         else:
-            from viakit.measure import plot
+            from viakit.measure import plot  # start-up time
 
             if suffix not in plot.FORMATS:
                 known = ", ".join((".json", ".csv", *plot.FORMATS))
@@ -115,7 +116,7 @@ class Result(dict[str, Any]):
         viakit.measure.result.ResultError
             If the result has nothing to draw, or cannot be drawn in this format.
         """
-        from viakit.measure import plot
+        from viakit.measure import plot  # start-up time
 
         if kinds.common_kind([self], ["this result"]) == kinds.TRANSFERS:
             return plot.picture([self], suffix)
@@ -154,7 +155,7 @@ class Result(dict[str, Any]):
             fits = result.fit()
             fits["tcp"].n_half.value, fits["tcp"].knees
         """
-        from viakit.measure import fit
+        from viakit.measure import fit  # start-up time
 
         return fit.fit(self, seed)
 
@@ -163,7 +164,7 @@ class Result(dict[str, Any]):
 
         Keywords are those of :func:`viakit.measure.comparison.compare`.
         """
-        from viakit.measure import comparison
+        from viakit.measure import comparison  # start-up time
 
         return comparison.compare(as_documents([other]), self, **kw)
 
@@ -179,7 +180,7 @@ class Result(dict[str, Any]):
             If pandas is missing; the message contains the command to install it.
         """
         try:
-            import pandas
+            import pandas  # optional package
         except ImportError:
             raise ImportError(
                 "to_pandas() needs pandas, which viakit does not require; pip install 'viakit[pandas]'. Without it, "
@@ -189,7 +190,7 @@ class Result(dict[str, Any]):
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the points as flat dictionaries, one per point: the rows of :meth:`to_pandas`."""
-        from viakit.measure.report import per_message
+        from viakit.measure.report import per_message  # start-up time
 
         rows = []
         for one in self["series"]:
@@ -206,8 +207,6 @@ class Result(dict[str, Any]):
 
     def _repr_html_(self) -> str:
         """Return picture and tables for a notebook."""
-        import base64
-
         if not any(one["points"] for one in self["series"]):
             return "<p>This result has no points.</p>"
         shown = ""
@@ -222,10 +221,10 @@ class Result(dict[str, Any]):
 
     def _tables(self) -> str:
         if self.kind == "transfer":
-            from viakit.measure import report
+            from viakit.measure import report  # start-up time
 
             return report.tables_html(self)
-        from rich.console import Console
+        from rich.console import Console  # start-up time
 
         # Without force_jupyter=False, rich would also display each table separately in a notebook.
         console = Console(record=True, width=140, file=io.StringIO(), force_jupyter=False)

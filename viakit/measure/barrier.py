@@ -50,7 +50,7 @@ USUAL_HOSTS = (
 
 def algorithms() -> dict[str, str]:
     """Return the barrier algorithms: a dict from name to description, with the section of the paper."""
-    from viakit import _core
+    from viakit import _core  # start-up time
 
     return _core.barrier_algorithms()
 
@@ -250,7 +250,7 @@ def figure(documents: Iterable[Document], *, title: str | None = None) -> Figure
     ResultError
         If the result has no barriers.
     """
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure  # start-up time
 
     curves: dict[tuple[Any, ...], list[tuple[int, dict[str, Any]]]] = {}
     per_host: set[bool] = set()

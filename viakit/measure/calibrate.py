@@ -16,6 +16,8 @@ import numpy as np
 
 from viakit import _core
 from viakit.base import calibration_file as _calibration_file
+from viakit.measure.environment import environment
+from viakit.measure.pair import Pair
 
 if TYPE_CHECKING:
     from viakit.testbed import Testbed
@@ -119,9 +121,6 @@ def calibrate(
     -------
     Calibration
     """
-    from viakit.measure.environment import environment
-    from viakit.measure.pair import Pair
-
     slice_s = seconds / (len(PACKETS) * len(LENGTHS) + 2 * len(SHORTS))
     name = f"bip-{link}"
 
@@ -148,7 +147,7 @@ def calibrate(
 
 def save_picture(found: Calibration, path: str) -> None:
     """Draw measured times (points) and the model (lines) for every packet size, and the adaptive choice."""
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure  # start-up time
 
     picture = Figure(figsize=(8, 5), layout="constrained")
     axes = picture.subplots()

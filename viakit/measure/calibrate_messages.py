@@ -18,6 +18,8 @@ import numpy as np
 from viakit import _core
 from viakit.base import calibration_file as _calibration_file
 from viakit.base.words import counted
+from viakit.measure.environment import environment
+from viakit.measure.pair import Pair
 
 if TYPE_CHECKING:
     from viakit.testbed import Testbed
@@ -123,9 +125,6 @@ def calibrate_messages(
     -------
     Thresholds
     """
-    from viakit.measure.environment import environment
-    from viakit.measure.pair import Pair
-
     name = "msg-tcp" if link == "tcp" else "msg-via"
     # These are the times of the protocols alone: memory is mapped where possible, and buffers are not touched.
     conditions: dict[str, Any] = {"memory": "user" if link == "tcp" else "viakit", "buffers": "same"}

@@ -36,7 +36,7 @@ MAX_BYTES = 1 << 26
 
 def algorithms() -> dict[str, dict[str, str]]:
     """Return the algorithms of each operation: a dict from operation to a dict from algorithm to description."""
-    from viakit import _core
+    from viakit import _core  # start-up time
 
     return {operation: names for operation, names in _core.collective_algorithms().items() if operation in OPERATIONS}
 

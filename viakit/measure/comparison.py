@@ -18,6 +18,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -142,9 +143,7 @@ class Comparison:
         return "\n".join([self.verdict, *rows, *self._notes()])
 
     def _repr_html_(self) -> str:
-        from html import escape
-
-        from viakit.measure.report import html_table
+        from viakit.measure.report import html_table  # start-up time
 
         head = ["", "message", "before", "after", "after / before [joint 95 % interval]", "verdict"]
         notes = "".join(f"<p>{escape(one)}</p>" for one in self._notes())

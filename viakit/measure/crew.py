@@ -381,7 +381,7 @@ class _Viakit:
     """Rank of viakit."""
 
     def __init__(self, request: dict[str, Any], channel: Channel) -> None:
-        from viakit import _core
+        from viakit import _core  # start-up time
 
         self.numbers = {
             operation: {name: i for i, name in enumerate(names)}
@@ -419,11 +419,11 @@ class _Mpi:
     """Rank of MPI."""
 
     def __init__(self, request: dict[str, Any], channel: Channel) -> None:
-        import mpi4py
+        import mpi4py  # optional package
 
         mpi4py.rc.thread_level = "funneled"  # With the default, the library takes a lock in every call.
         mpi4py.rc.threads = True
-        from mpi4py import MPI
+        from mpi4py import MPI  # optional package
 
         self.mpi, self.comm, self.path = MPI, MPI.COMM_WORLD, request["mpi"]
         if self.comm.size != request["n_ranks"]:
@@ -435,13 +435,13 @@ class _Mpi:
     def describe(self) -> dict[str, Any]:
         name, version = self.mpi.get_vendor()
         info = {"library": f"{name} {'.'.join(map(str, version))}", "transport": "shared memory within the host"}
-        from viakit import _core
+        from viakit import _core  # start-up time
 
         operations = {operation: [""] for operation in _core.collective_algorithms()}
         return {"operations": operations, "default": "", "info": info, "files": sorted(mpi.shared_files())}
 
     def run(self, request: dict[str, Any]) -> tuple[bytes, bytes]:
-        from viakit import _core
+        from viakit import _core  # start-up time
 
         handles = [self.mpi._handleof(what) for what in (self.comm, self.mpi.BYTE, self.mpi.DOUBLE, self.mpi.SUM)]
         return _core.run_mpi(self.path, *handles, self.comm.size, **{key: request[key] for key in _PLAN})
@@ -479,7 +479,7 @@ class _Python:
         self.about = {"default": "", "info": {"library": f"viakit {viakit.__version__}", "transport": route}}
 
     def describe(self) -> dict[str, Any]:
-        from viakit import _core
+        from viakit import _core  # start-up time
 
         name = "" if self.world is None else "default"
         known = {operation: [name] * (operation in _PYTHON) for operation in _core.collective_algorithms()}

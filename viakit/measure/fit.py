@@ -178,7 +178,7 @@ class Fits:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        from viakit.measure.report import html_table
+        from viakit.measure.report import html_table  # start-up time
 
         return "".join(
             html_table(f"{one.protocol}, {one.mode}", ["", "value [95 % interval]"], [list(row) for row in one.rows()])

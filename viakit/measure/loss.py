@@ -285,7 +285,7 @@ def figure(document: Mapping[str, Any], *, title: str | None = None) -> Figure:
     ResultError
         If the result has no points.
     """
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure  # start-up time
 
     if not any(one["points"] for one in document["series"]):
         raise ResultError("the result has no points to draw")

@@ -46,7 +46,7 @@ def protocol(name: str) -> Protocol:
 
 def load(name: str) -> type:
     """Return the class that ``FILE.py:CLASS`` names. Raises ValueError, or the exception of the file itself."""
-    from viakit.measure.pyloop import Transport
+    from viakit.measure.pyloop import Transport  # start-up time
 
     file, _, wanted = name.rpartition(":")
     path = Path(file).resolve()
@@ -76,7 +76,7 @@ class OwnSide(SocketSide):
 
     def connect(self, peer: dict[str, Any], deadline: float) -> None:
         """Connect the socket and create the user's transport on it."""
-        from viakit.measure.pyloop import PythonEndpoint
+        from viakit.measure.pyloop import PythonEndpoint  # start-up time
 
         super().connect(peer, deadline)
         assert self.sock is not None

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
@@ -129,8 +130,6 @@ def _words(documents: Sequence[Document]) -> tuple[str, str]:
 @contextlib.contextmanager
 def _quiet_matplotlib() -> Iterator[None]:
     """Silence Matplotlib's warning for a user without a home folder, where its font cache would be."""
-    import logging
-
     logger = logging.getLogger("matplotlib")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -155,7 +154,7 @@ def _title(drawn: Sequence[Mapping[str, Any]], documents: Sequence[Document]) ->
 
 def panels(n: int) -> tuple[Figure, list[Any]]:
     """Return a figure with *n* fields of equal size, at most three in a row, and the fields in order."""
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure  # start-up time
 
     columns = min(n, 3)
     lines = -(-n // columns)
@@ -268,7 +267,7 @@ def figure(
         Title above all graphs. Default: the subject and the machine.
     """
     with _quiet_matplotlib():
-        from matplotlib.figure import Figure
+        from matplotlib.figure import Figure  # start-up time
 
         documents = _transfers(documents)
         drawn = curves(documents, names)
@@ -308,8 +307,8 @@ def interactive(
     title: str | None = None,
 ) -> Any:
     """Draw results with Plotly and return its figure; arguments as for :func:`figure`."""
-    import plotly.graph_objects as go
-    from plotly.subplots import make_subplots
+    import plotly.graph_objects as go  # optional package
+    from plotly.subplots import make_subplots  # optional package
 
     documents = _transfers(documents)
     drawn = curves(documents, names)

@@ -17,7 +17,7 @@ def printing() -> Iterator[None]:
 
     The reader may be ``head``, which stops reading, or a terminal that was closed and sends SIGHUP.
     """
-    from viakit.measure.turns import shielded
+    from viakit.measure.turns import shielded  # start-up time
 
     try:
         with shielded():

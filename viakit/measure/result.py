@@ -64,7 +64,7 @@ def _validator() -> Any:
     if hide:
         sys.modules[hidden] = None  # type: ignore[assignment]
     try:
-        import jsonschema
+        import jsonschema  # start-up time
     finally:
         if hide:
             del sys.modules[hidden]
@@ -261,7 +261,7 @@ def to_csv(document: Mapping[str, Any]) -> str:
     ResultError
         If the document has series of several kinds, whose columns differ.
     """
-    from viakit.measure import kinds
+    from viakit.measure import kinds  # it imports this module
 
     keys = _KEYS[kinds.common_kind([dict(document)], ["this result"])].split()
     of_sides = "mode" in keys

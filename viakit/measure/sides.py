@@ -145,7 +145,7 @@ class Side:
         """Return the faults as text. The seed of B is that of A plus one, so the sides do not lose the same frames."""
         if not self.options.get("fault"):
             return ""
-        from viakit import via
+        from viakit import via  # start-up time
 
         faults = via.Faults.parse(str(self.options["fault"]))
         return str(dataclasses.replace(faults, seed=(faults.seed + self.side) % 2**64))
@@ -153,7 +153,7 @@ class Side:
     @property
     def core_module(self) -> Any:
         """The extension, imported on first use because only level "c" needs all of it."""
-        from viakit import _core
+        from viakit import _core  # start-up time
 
         return _core
 
@@ -323,7 +323,7 @@ class ZmqSide(Side):
     def open(self) -> dict[str, Any]:
         """B binds. The I/O thread of libzmq starts here, before this thread is pinned, so that it may use any core."""
         try:
-            import zmq
+            import zmq  # start-up time
         except ImportError as error:
             raise MeasureError(f"zmq: pyzmq is not installed ({error}). Remedy: pip install pyzmq", "missing") from None
         self.zmq = zmq
@@ -336,7 +336,7 @@ class ZmqSide(Side):
         self.sock.sndtimeo = self.sock.rcvtimeo = 50
         password = derive(self.secret, "viakit bench zmq").hex()
         if self.side == 1:
-            from zmq.auth.thread import ThreadAuthenticator
+            from zmq.auth.thread import ThreadAuthenticator  # start-up time
 
             # ZeroMQ checks the password when a connection begins, and never afterwards: messages cost no more.
             self.authenticator = ThreadAuthenticator(self.context)

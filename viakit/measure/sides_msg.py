@@ -28,11 +28,11 @@ class MpiSide(Side):
         """Import mpi4py and check the rank."""
         super().open()
         # One thread calls MPI; the default, MPI_THREAD_MULTIPLE, would make the library lock around every message.
-        import mpi4py
+        import mpi4py  # optional package
 
         mpi4py.rc.thread_level = "funneled"
         mpi4py.rc.threads = True
-        from mpi4py import MPI
+        from mpi4py import MPI  # optional package
 
         self.mpi = MPI
         self.comm = MPI.COMM_WORLD
@@ -177,7 +177,7 @@ class PyMsgSide(MsgSide):
     def open_rank(self, sock: socket.socket, left_s: float) -> None:
         """Open a world of two ranks, whose interface is that of mpi4py."""
         from viakit.comm.communicator import Intracomm, World  # on use: the loop in C needs none of it
-        from viakit.mpi import MPI
+        from viakit.mpi import MPI  # start-up time
 
         channel = Channel(sock)
 

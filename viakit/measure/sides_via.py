@@ -159,7 +159,7 @@ class PyViaSide(ViaSide):
     def open(self) -> dict[str, Any]:
         """Open the NIC."""
         pin(self.request.get("core"))
-        from viakit import via
+        from viakit import via  # start-up time
 
         self.via = via
         choices = self._choices()

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from viakit.measure.ladder import format_size
 from viakit.measure.turns import Turns, count_for
 
 __all__ = ["AUTO", "CANDIDATES", "name_of", "tune", "words"]
@@ -26,8 +27,6 @@ MARGIN = 0.02  # relative improvement over automatic that a fixed size needs
 
 def name_of(sockbuf: int | None) -> str:
     """Return a size of socket buffers as text."""
-    from viakit.measure.ladder import format_size
-
     return "automatic" if sockbuf is None else format_size(sockbuf)
 
 

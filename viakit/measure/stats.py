@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -34,8 +35,6 @@ def _lower_rank(n: int, confidence: float) -> int:
     """
     alpha = 1.0 - confidence
     if n > _EXACT_UP_TO:
-        from statistics import NormalDist
-
         return max(0, math.floor((n - NormalDist().inv_cdf(1.0 - alpha / 2.0) * math.sqrt(n) - 1.0) / 2.0))
     limit = alpha / 2.0 * 2.0**n
     tail, k = 1, 0  # tail = sum of C(n, i) for i <= k

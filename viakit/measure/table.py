@@ -306,7 +306,7 @@ def faults_of(document: Document) -> list[str]:
 
 def show(document: Document, console: Console, against: str | None = None) -> None:
     """Print a result: its tables, the floor, and skipped and failed protocols."""
-    from rich.markup import escape
+    from rich.markup import escape  # start-up time
 
     from viakit.measure.grid import grids  # it uses this module
 

@@ -160,7 +160,7 @@ class ZmqTransport(Transport):
     """Transport over ``zmq.Socket``: send with copy, and recv_into if pyzmq has it."""
 
     def __init__(self, sock: Any, polled: bool) -> None:
-        import zmq
+        import zmq  # start-up time
 
         self.sock, self.again = sock, zmq.Again
         self.flags = zmq.NOBLOCK if polled else 0

@@ -163,11 +163,11 @@ def _error_reply(error: Exception) -> dict[str, Any]:
 
 def _loop_properties(in_c: bool) -> dict[str, Any]:
     """Measure the cost of the measuring loop with an endpoint that does nothing."""
-    from viakit.measure.pyloop import NullTransport, PythonEndpoint
+    from viakit.measure.pyloop import NullTransport, PythonEndpoint  # start-up time
 
     clock = "perf_counter_ns"
     if in_c:
-        from viakit import _core
+        from viakit import _core  # start-up time
 
         endpoint: Any = _core.BenchEndpoint.open("null")
         clock, _ = _core.bench_clock()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from importlib import import_module
 from typing import Any
 
 from viakit.papers.claims import PAPERS, Claim, claims, find_paper
@@ -62,8 +63,6 @@ REASONS = (
 
 def module_of(paper: str) -> Any:
     """Return the module of a paper: ``predict`` and its figures."""
-    from importlib import import_module
-
     return import_module(f"viakit.papers.{paper.replace('-', '_')}")
 
 
@@ -104,7 +103,7 @@ def _entry(claim: Claim, verdict: str, reason: str, one: Prediction | None) -> d
 
 def _own() -> dict[int, Prediction]:
     """Return the figures that viakit's own provider shows on any machine."""
-    from viakit import via
+    from viakit import via  # start-up time
 
     with via.Nic("loop") as nic:
         longest = nic.attributes.max_transfer_size

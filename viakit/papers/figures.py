@@ -81,7 +81,7 @@ def draw(paper: str, figure: str) -> Any:
     ValueError
         If the paper has no such figure.
     """
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure  # start-up time
 
     found = series(paper)
     if figure not in found:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import viakit
 from viakit.remote.mux import Kind, Lost, Mux
 from viakit.testbed.call import HostProcess, TestbedError, _open_streams, _wait_readable
 
@@ -104,16 +105,12 @@ class Link:
         said = self._said()
         python = _after(said, "viakit-missing ")
         if python:
-            import viakit
-
             return (
                 f"host {self.name}: viakit is not installed for {python[0]}. Install it there: ssh {self.name} "
                 f"{python[0]} -m pip install viakit=={viakit.__version__}; or name another interpreter: --python PATH"
             )
         python = _after(said, "viakit-version ")
         if python:
-            import viakit
-
             return (
                 f"host {self.name}: it has viakit {python[1]}, this is viakit {viakit.__version__}. Install "
                 f"one version: ssh {self.name} {python[0]} -m pip install viakit=={viakit.__version__}"

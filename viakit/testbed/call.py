@@ -433,7 +433,7 @@ def _pack_call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict
     if why is not None or name == "__main__":
         # Pickle by value, because a lambda has no name, and loading a script by its name runs it again.
         try:
-            import cloudpickle
+            import cloudpickle  # optional package
 
             payload, name = cloudpickle.dumps((function, args, kwargs)), ""
         except ImportError:
