@@ -39,7 +39,7 @@ def with_policy(name: str, *others: str) -> tuple[str, str | None]:
     ValueError
         If *name* is neither a protocol nor a policy of the message engine.
     """
-    from viakit.launch.policy import split
+    from viakit.launch.policy import split  # start-up time
 
     protocol, policy = split(name)
     if policy is None and protocol not in (*PROTOCOLS, *others):

@@ -250,7 +250,7 @@ def _with_policy(name: str) -> Protocol | None:
     if not colon or base not in _TABLE or not base.startswith("msg-"):
         return None
     from viakit import _core  # on use: only names of policies need it
-    from viakit.launch.policy import split
+    from viakit.launch.policy import split  # start-up time
 
     try:
         _, policy = split(name)

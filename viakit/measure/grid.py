@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from viakit.base.sheet import sheet
 from viakit.measure import table
 from viakit.measure.ladder import format_size
 from viakit.measure.result import Document
@@ -41,9 +42,7 @@ def _is_grid(group: Sequence[_Series]) -> bool:
 
 
 def _table(group: list[_Series]) -> Group:
-    from rich import box
-    from rich.console import Group
-    from rich.table import Table
+    from rich.console import Group  # start-up time
 
     sizes = sorted({point["nbytes"] for one in group for point in one["points"]})
     buffers = sorted({one.get("sockbuf") for one in group}, key=lambda size: size or 0)
@@ -54,24 +53,20 @@ def _table(group: list[_Series]) -> Group:
 
     rows = list(dict.fromkeys(map(row_of, group)))
     with_mtu = any(mtu for _, mtu in rows)
-    sheet = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    sheet.add_column("protocol", no_wrap=True)
-    if with_mtu:
-        sheet.add_column("MTU", justify="right")
-    for size in buffers:
-        sheet.add_column("own buffers" if size is None else format_size(size), justify="right", no_wrap=True)
+    heads = ["own buffers" if size is None else format_size(size) for size in buffers]
+    made = sheet("protocol", *[">MTU"] * with_mtu, *(f">{head}" for head in heads), whole=["protocol", *heads])
     for name, mtu in rows:
         mine = {one.get("sockbuf"): one for one in group if row_of(one) == (name, mtu)}
         best = max((_largest(one, sizes[-1]) for one in mine.values()), default=0.0)
         cells = [_cell(mine[size], sizes, best) if size in mine else "" for size in buffers]
-        sheet.add_row(name, *[str(mtu or "-")] * with_mtu, *cells)
+        made.add_row(name, *[str(mtu or "-")] * with_mtu, *cells)
     first, last = format_size(sizes[0]), format_size(sizes[-1])
     what = f"One-way time of {first} / bandwidth of {last}" if group[0]["mode"] == "pingpong" else "Bandwidth"
     what += "" if group[0]["mode"] == "pingpong" else f" of {first} / of {last}" if first != last else f" of {last}"
     title = f"[bold]{what}, by size of the socket buffers[/bold]\n{table.how_without_mtu(group)}"
     notes = "[dim]bold: the greatest bandwidth of a row; all cells were measured in turns, in one run"
     more = len(sizes) > 2 and "; further sizes are in the result"
-    return Group(title, sheet, f"{notes}{more or ''}[/dim]", "")
+    return Group(title, made, f"{notes}{more or ''}[/dim]", "")
 
 
 def _largest(one: _Series, nbytes: int) -> float:
