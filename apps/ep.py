@@ -9,8 +9,8 @@ part of the pairs and starts at its place. At the end it sends its figures to ra
 The option ``report`` selects their contents:
 
 ``sums``
-    the ten counts, the number of accepted pairs, and the sums in both conventions of the benchmark (of X and Y up to
-    version 3.4.1, of their absolute values since): 120 bytes.
+    the ten counts, the number of accepted pairs, and two sums in both conventions: 120 bytes. The benchmark sums X and
+    Y up to version 3.4.1, and their absolute values since.
 ``counts``
     the counts and their total as integers of 32 bits: 44 bytes, as in the paper's program (Table II).
 

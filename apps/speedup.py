@@ -291,8 +291,8 @@ def measure(
     labels : sequence of str
         Labels of :data:`PROBLEMS`.
     protocols : sequence of str
-        "via", "bip", "tcp", "mpi" (every installed MPI library), "mpi:openmpi", "mpi:mpich", "copies" (as many
-        concurrent serial programs as there are ranks, which shows the cost of sharing the machine). Also policies of
+        "via", "bip", "tcp", "mpi" (every installed MPI library), "mpi:openmpi", "mpi:mpich", "copies". The last one
+        runs a serial program on each rank at once, which shows the cost of sharing the machine. Also policies of
         the message engine, "mpich-p4", "tcp:mpich-p4" or "via,eager_limit=64K", over the channel that they are for.
     ranks : sequence of int
         Numbers of ranks.

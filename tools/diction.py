@@ -36,9 +36,16 @@ WORDS = [  # a pattern and the words to use instead
 WORD = re.compile("|".join(rf"(?P<w{i}>\b(?:{pattern})\b)" for i, (pattern, _) in enumerate(WORDS)), re.IGNORECASE)
 OPENING = re.compile(r"(?:What|Who|Whom|Whose|Of)\s(?=[^?]*$)")
 SENTENCE = re.compile(r"\S.*?(?:[.!?:](?=[\"')\]*_]*(?:\s|$))|\Z)", re.DOTALL)
-# Not prose: code spans, targets of links, addresses, HTML tags and comments, doctest lines.
+# Not prose: code spans, targets of links, addresses, HTML tags and comments, doctest lines. In docstrings also tables,
+# and the blocks after :: and after a line of \b.
 OPAQUE = re.compile(
     r"(`+).+?\1|\]\([^)\s]*\)|https?://\S+|<!--.*?-->|</?\w[^>\n]*>|^[ \t]*(?:>>>|\.\.\.).*$", re.S | re.M
+)
+BLOCK = re.compile(
+    r"^[ \t]*\\b\n(?:[ \t]*\S.*\n)+"
+    r"|::\n\n([ \t]+)\S.*(?:\n\1.*|\n(?=\n))*"
+    r"|^[ \t]*=+ =[ =]*\n(?:.*\n)*?[ \t]*=+ =[ =]*\n(?=\s*\n|\Z)",
+    re.M,
 )
 STRING = r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\''
 LONG = r'"""(?:\\.|[^\\])*?"""'
@@ -76,7 +83,9 @@ def python(source: str) -> Iterator[Passage]:
     last, depth = tokenize.ENCODING, 0
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT or (token.type == tokenize.STRING and last in STARTS and not depth):
-            yield token.start[0], token.string
+            behind = token.type == tokenize.COMMENT and token.line[: token.start[1]].strip()
+            text = f"# - {token.string[1:]}" if behind else token.string  # behind code it is an item of a list
+            yield token.start[0], text
         if token.type == tokenize.OP:
             depth += (token.string in "([{") - (token.string in ")]}")
         last = token.type
@@ -86,7 +95,9 @@ def scanned(pattern: re.Pattern[str], source: str) -> Iterator[Passage]:
     """Yield the comments that *pattern* finds in C or Cython."""
     for match in pattern.finditer(source):
         for text in filter(None, match.groups()):
-            yield source.count("\n", 0, match.end() - len(text)) + 1, text
+            begin = match.end() - len(text)
+            behind = text[0] == "#" and source[source.rfind("\n", 0, begin) + 1 : begin].strip()
+            yield source.count("\n", 0, begin) + 1, f"# - {text[1:]}" if behind else text
 
 
 def passages(name: str, source: str) -> list[Passage]:
@@ -95,12 +106,13 @@ def passages(name: str, source: str) -> list[Passage]:
     if suffix == ".md":
         return list(markdown(source))
     pattern = C_TOKEN if suffix in (".c", ".h", ".cpp") else CYTHON_TOKEN
+    marks = r"#[!:]?" if pattern is CYTHON_TOKEN else r"//+|/\*+|\*+/?"
     if pattern is CYTHON_TOKEN:
         source = VERBATIM.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), source)
     found = python(source) if suffix in (".py", ".pyi") else scanned(pattern, source)
     joined: list[Passage] = []
     for line, text in found:
-        text = re.sub(r"^[ \t]*(?:#[!:]?|//+|/\*+|\*+/?|[rR]?\"\"\")|\*/$|\"\"\"$", "", text, flags=re.MULTILINE)
+        text = re.sub(rf"^[ \t]*(?:{marks}|[rR]?\"\"\")|\*/$|\"\"\"$", "", text, flags=re.MULTILINE)
         if joined and joined[-1][0] + joined[-1][1].count("\n") + 1 == line and "\n" not in text:
             joined[-1] = joined[-1][0], f"{joined[-1][1]}\n{text}"
         else:
@@ -111,6 +123,7 @@ def passages(name: str, source: str) -> list[Passage]:
 def check(name: str, source: str) -> Iterator[tuple[int, str, bool]]:
     """Yield the line, the message, and whether it is an error, of each finding in *source*."""
     for first, text in passages(name, source):
+        text = BLOCK.sub(lambda match: "\n" * match[0].count("\n"), text)
         text = OPAQUE.sub(lambda match: re.sub(r"[^\n]", "x", match[0]), text)
         for match in WORD.finditer(text):
             message = f'"{match[0]}" -> {WORDS[int(match.lastgroup[1:])][1]}'

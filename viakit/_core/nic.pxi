@@ -13,9 +13,9 @@ cdef class Nic(_Resource):
     Parameters
     ----------
     device : str
-        The name of a link, alone or followed by ``:`` and what the link needs, such as ``"shm"`` (processes of one host
-        and one user) or ``"eth:eth0"`` (raw Ethernet frames on an interface; needs CAP_NET_RAW, see
-        :mod:`viakit.testbed`). :func:`links` lists the links, and docs/devices.md describes their devices.
+        The name of a link, alone or followed by ``:`` and what the link needs. ``"shm"`` connects processes of one host
+        and one user. ``"eth:eth0"`` sends raw Ethernet frames on an interface; it needs CAP_NET_RAW, see
+        :mod:`viakit.testbed`. :func:`links` lists the links, and docs/devices.md describes their devices.
     **options
         0 or None selects the default.
 

@@ -11,9 +11,16 @@ class MeasureError(RuntimeError):
     Attributes
     ----------
     reason : str
-        One of ``"gone"`` (a process or connection ended), ``"timeout"``, ``"mismatch"`` (wrong data arrived),
-        ``"missing"`` (a library or program is not installed), ``"refused"`` (no permission), ``"version"`` (the
-        versions of the two sides differ), ``"usage"`` and ``"error"`` (any other reason).
+        One of these words:
+
+        - ``"gone"``: a process or connection ended
+        - ``"timeout"``
+        - ``"mismatch"``: wrong data arrived
+        - ``"missing"``: a library or program is not installed
+        - ``"refused"``: no permission
+        - ``"version"``: the versions of the two sides differ
+        - ``"usage"``
+        - ``"error"``: any other reason
     """
 
     def __init__(self, message: str, reason: str = "error") -> None:

@@ -1,9 +1,8 @@
 """The secret of a job, which its ranks prove to each other that they know; and the user at the other end of a socket.
 
-A secret is 32 random bytes. It comes to a rank by its environment (``viakit run``, or the user before ``srun``), by a
-file that only the user can read, or by a channel that the launcher guards. It never stands in a command line, a name of
-a socket or a shared file, a result or an error message. Whatever is keyed with it uses a key of its own: see
-:func:`derive`.
+A secret is 32 random bytes. A rank gets it from its environment (``viakit run``, or the user before ``srun``), from a
+file that only the user can read, or from a channel that the launcher guards. No command line, result or
+error message contains it, and no name of a socket or a shared file. Each use has a key of its own: see :func:`derive`.
 """
 
 from __future__ import annotations

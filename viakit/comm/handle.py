@@ -27,8 +27,8 @@ _object_of: dict[int, tuple[str, Any, Any]] = {}  # by number: family, the objec
 class Numbered:
     """Part of a handle that gives it a number.
 
-    A class with this part has `_family`, the name of its kind of objects, and a method `_identity`, which returns what
-    all handles of one object share, or None for a null handle.
+    A class with this part has `_family`, the name of its kind of objects, and a method `_identity`. The method returns
+    the object that all handles share, or None for a null handle.
     """
 
     _family: ClassVar[str] = ""

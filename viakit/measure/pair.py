@@ -81,11 +81,18 @@ class Pair:
         which is not touched, so that its bytes never change. "cold": buffers in turn from a pool that is larger than
         the last-level cache; they are not touched.
     options : dict, optional
-        For VIA: "reliability" ("unreliable", "delivery", "reception"), "form" ("auto", "plain", "udp"), "mtu", "fault"
-        (as text, see :class:`viakit.via.Faults`), "retransmission" ("selective", "go_back_n"), "spin_us" (how long a
-        blocking wait polls before it sleeps; default 0, so that sleeping is measured), and without a testbed
-        "interface", one name or two separated by a comma, for A and B. For messages: "policy" (``"NAME"``,
-        ``"NAME,field=value"``, ``"field=value"``), and for msg-via and msg-bip on a testbed "network" ("eth", "udp").
+        For VIA:
+
+        - "reliability": "unreliable", "delivery" or "reception"
+        - "form": "auto", "plain" or "udp"
+        - "mtu": bytes
+        - "fault": text, see :class:`viakit.via.Faults`
+        - "retransmission": "selective" or "go_back_n"
+        - "spin_us": time that a blocking wait polls before it sleeps. Default: 0, so that sleeping is measured.
+        - "interface", without a testbed: one name, or two separated by a comma, for A and B
+
+        For messages: "policy" (``"NAME"``, ``"NAME,field=value"``, ``"field=value"``). For msg-via and msg-bip on a
+        testbed also "network" ("eth", "udp").
     timeout_s : float
         Time limit of a run, unless the run has its own. On a machine it is virtual time.
     machine : viakit.machines.Machine, optional

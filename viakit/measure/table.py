@@ -1,7 +1,7 @@
 """Results as tables in the terminal.
 
-Every table states the definition of its times (half the round trip, or time per message), the way of waiting (polling
-or blocking) and the language of the loop, because numbers without these cannot be compared.
+Every table states the definition of its times: half the round trip, or time per message. It also states the way of
+waiting (polling or blocking) and the language of the loop. Numbers without these cannot be compared.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Ong and Farrell 2000: TCP, LAM 6.3, MPICH 1.1.2 and MVICH 0.02 on three gigabit cards.
 
-Fitted: the corner cells of table 1 at 128 KB, latencies of TCP, M-VIA's latency and throughput at 30 KB, and what LAM
-and MPICH add to the latency on the SysKonnect card. All other figures are predictions.
+These figures are fitted: the corner cells of table 1 at 128 KB, latencies of TCP, and M-VIA's latency and throughput at
+30 KB. The latency that LAM and MPICH add on the SysKonnect card is fitted, too. All others are predictions.
 
 LAM ran without -O, so both ends pass over the data for its byte order. Its socket buffers follow the switch-over point.
 MPICH copies each message out of p4's buffer, and sets socket buffers of 4,096 bytes (4.2).
