@@ -31,6 +31,7 @@ __all__ = [
     "percentage",
     "printing",
     "progress_bar",
+    "wire_options",
 ]
 
 INTERRUPTED = 130
@@ -95,6 +96,41 @@ class Size(click.ParamType):
             return value if isinstance(value, int) else parse_size(value)
         except SizeError as error:
             self.fail(str(error), param, ctx)
+
+
+def wire_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --offload, --tcp-options and --burst to a command that makes a testbed.
+
+    They are passed on by ``VIAKIT_WIRE``, so that they reach each testbed of the command and of its processes.
+    """
+
+    def keep(ctx: click.Context, param: click.Parameter, value: str | int | None) -> None:
+        if value is not None:
+            from viakit.testbed.wire import VARIABLE, Wire  # start-up time
+
+            given: dict[str, Any] = {str(param.name): value}
+            os.environ[VARIABLE] = Wire.chosen(**given).text()
+
+    shared: dict[str, Any] = {"expose_value": False, "callback": keep}
+    command = click.option(
+        "--burst",
+        type=Size("min"),
+        help="Bucket of --rate, bytes; min: one frame.  [default: 300 us of the rate]",
+        **shared,
+    )(command)
+    switch = click.Choice(["on", "off"])
+    command = click.option(
+        "--tcp-options",
+        type=switch,
+        help="off: TCP on the testbed without window scaling and time stamps.  [default: on]",
+        **shared,
+    )(command)
+    return click.option(
+        "--offload",
+        type=switch,
+        help="off: the testbed's interfaces neither cut nor merge frames (TSO, GSO, GRO).  [default: on]",
+        **shared,
+    )(command)
 
 
 class Several(click.ParamType):

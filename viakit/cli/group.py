@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from viakit.cli.base import deliver, failures, percentage
+from viakit.cli.base import deliver, failures, percentage, wire_options
 from viakit.cli.running import Hosts
 from viakit.measure import kinds, plot, result
 
@@ -107,8 +107,8 @@ def _all(options: Sequence[Callable[[Any], Any]], command: Any) -> Any:
 
 
 def group_options(command: Any) -> Any:
-    """Add the options for the placement of the ranks and for the protocol to a command."""
-    return _all(_GROUP, command)
+    """Add the options for the placement of the ranks, their wire and the protocol to a command."""
+    return _all(_GROUP, wire_options(command))
 
 
 def output_options(command: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from viakit.cli.base import Failure
+from viakit.cli.base import Failure, wire_options
 from viakit.remote.spec import parse
 
 __all__ = ["Hosts", "placement_option", "ranks_for", "run", "testbed_options"]
@@ -46,7 +46,8 @@ def ranks_for(ranks: int | None, hosts: int | str) -> int:
 
 
 def testbed_options(command: Any) -> Any:
-    """Add the options for the hosts of the ranks to a command: --hosts, --python, --mtu, --rate."""
+    """Add the options for the hosts of the ranks to a command: --hosts, --python, --mtu, --rate, and the wire's."""
+    command = wire_options(command)
     command = click.option("--python", metavar="PATH", help="Interpreter with viakit on the machines of --hosts ssh:.")(
         command
     )

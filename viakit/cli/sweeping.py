@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from viakit.cli.base import Failure, Several, Size, deliver, memory_options, progress_bar
+from viakit.cli.base import Failure, Several, Size, deliver, memory_options, progress_bar, wire_options
 from viakit.cli.group import check_outputs
 from viakit.measure import ladder, plot, result
 
@@ -60,7 +60,11 @@ _LIVE_MORE = ("sockbuf",)  # only of some series
     help="Socket buffers of tcp, udp, unix, zmq and msg-tcp, bytes; several, 64K,128K, make a grid; auto: of tcp the "
     "best, tried first.",
 )
+@wire_options
 @memory_options
+@click.option(
+    "--offset", type=click.IntRange(0, 4095), default=0, show_default=True, help="Offset of each message in its page."
+)
 @click.option("--mode", type=click.Choice(["pingpong", "stream", "bidir"]), default="pingpong", show_default=True)
 @click.option(
     "--wait",

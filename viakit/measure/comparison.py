@@ -36,7 +36,7 @@ VERDICTS = ("faster", "slower", "no evidence of change", "too few bursts")
 _KEY = (
     *("protocol", "link", "hosts", "mtu", "mode", "wait", "level"),
     *("algorithm", "ranks", "operation", "skew_s", "label", "application", "loss", "retransmission"),
-    *("sockbuf", "memory", "buffers"),
+    *("sockbuf", "wire", "offset", "memory", "buffers"),
 )
 
 

@@ -177,6 +177,7 @@ def environment(
         return None if not unique else unique[0] if len(unique) == 1 else unique
 
     return {
+        **({"wire": wire} if (wire := os.environ.get("VIAKIT_WIRE")) else {}),
         "viakit": viakit.__version__,
         "command": command if command is not None else command_line(),
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),

@@ -83,6 +83,12 @@ class Config:
         "touched": each message is written before it is sent, and read after it has been received; both are part of the
         time. "same": one buffer, which is not touched, so that its bytes never change. "cold": buffers in turn from a
         pool that is larger than the last-level cache; they are not touched.
+    offset : int
+        Offset of each message from the beginning of its page in bytes, on both sides: 0 to 4095.
+    offload, tcp_options : {"on", "off"}, optional
+        Properties of the testbed's wire, as for :class:`viakit.testbed.Testbed`.
+    burst : int or "min", optional
+        The same, for the bucket of `rate`.
     mode : {"pingpong", "stream", "bidir"}
         Pattern of the messages.
     wait : {"poll", "block"}
@@ -137,6 +143,10 @@ class Config:
     sockbuf: int | str | Sequence[int | str] | None = None
     memory: str = "user"
     buffers: str = "touched"
+    offset: int = 0
+    offload: str | None = None
+    tcp_options: str | None = None
+    burst: int | str | None = None
     mode: str = "pingpong"
     wait: str = "poll"
     level: str | None = None
@@ -225,6 +235,8 @@ def _check(config: Config) -> None:
         values = several(getattr(config, option))
         if not values or len(set(values)) < len(values):
             raise UsageError(f"--{option} is {values}: give each value once, at least one")
+    if not 0 <= config.offset <= 4095:
+        raise UsageError(f"--offset is {config.offset}: give a number of bytes from 0 to 4095")
     if config.seed is not None and config.seed < 0:
         raise UsageError(f"--seed is {config.seed}: give 0 or a positive number")
 

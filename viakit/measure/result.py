@@ -242,7 +242,7 @@ def merge(documents: list[Document], command: str | None = None) -> Document:
 
 
 _KEYS = {  # by kind of series: the fields that distinguish a line of CSV from the others
-    "transfers": "protocol link hosts mtu sockbuf mode wait level memory buffers",
+    "transfers": "protocol link hosts mtu sockbuf wire mode wait level memory buffers offset",
     "faults": "protocol link hosts mtu mode wait level memory buffers loss retransmission",
     "barriers": "operation algorithm protocol link hosts ranks level skew_s",
     "collectives": "operation algorithm protocol link hosts ranks level skew_s",
@@ -317,14 +317,14 @@ def conditions(series: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(parts)
 
 
-_NUMBERED = {"mtu": "MTU", "sockbuf": "socket buffers"}
+_NUMBERED = {"mtu": "MTU", "sockbuf": "socket buffers", "offset": "offset"}
 
 
 def series_label(series: Mapping[str, Any], among: list[Mapping[str, Any]] | None = None) -> str:
     """Return a name for a series: its protocol, and the fields that distinguish it from the others of *among*."""
     label = str(series["protocol"])
     extras = []
-    for key in ("level", "wait", "mode", "hosts", "mtu", "memory", "buffers", "sockbuf"):
+    for key in ("level", "wait", "mode", "hosts", "mtu", "wire", "memory", "buffers", "sockbuf", "offset"):
         values = {str(one.get(key)) for one in among or [] if one["protocol"] == series["protocol"]}
         if len(values) > 1:
             given = str(series.get(key))

@@ -48,6 +48,7 @@ from viakit.measure.plan import (
 )
 from viakit.measure.result import Document
 from viakit.measure.turns import Bursts, Turns, count_for, shielded
+from viakit.testbed.wire import Wire
 
 __all__ = ["Config", "Outcome", "Point", "Progress", "UsageError", "check", "describe", "needs_testbed", "run"]
 
@@ -150,10 +151,19 @@ def describe(one: Series, config: Config, info: dict[str, Any]) -> dict[str, Any
         "memory": memory_of(one, config),
         "buffers": _buffers(one, config),
         **({"sockbuf": one.sockbuf} if isinstance(one.sockbuf, int) else {}),
+        **({"offset": config.offset} if config.offset else {}),
+        **({"wire": wire} if (wire := _wire(config, one)) else {}),
         "one_way": ONE_WAY[config.mode],
         "loop_overhead_s": float(overhead) if overhead is not None else None,
         "info": info,
     }
+
+
+def _wire(config: Config, one: Series) -> str:
+    """Return the unusual properties of a series' wire as text; "" for a usual one."""
+    if one.hosts != "testbed":
+        return ""
+    return Wire.chosen(burst=config.burst, offload=config.offload, tcp_options=config.tcp_options).text()
 
 
 def _buffers(one: Series, config: Config) -> str:
@@ -293,6 +303,7 @@ class _Run:
             count=point.count,
             warmup=1 if point.count < 10 else min(point.count // 5, 500),
             validate=self.config.validate,
+            **({"offset": self.config.offset} if self.config.offset else {}),
         )
         wall_s = time.monotonic() - before
         if not np.size(samples.one_way_s):
@@ -398,7 +409,9 @@ def _hosts(config: Config, testbed_class: Any, mtu: int | None) -> Any:
         from viakit.remote import Remote  # on use: most sweeps stay on this machine
 
         return Remote(remote_hosts(config), network=config.network, python=config.python)
-    return testbed_class(hosts=2, mtu=mtu or 1500, rate=config.rate)
+    wire = {name: getattr(config, name) for name in ("burst", "offload", "tcp_options")}
+    wire = {name: given for name, given in wire.items() if given is not None}
+    return testbed_class(hosts=2, mtu=mtu or 1500, rate=config.rate, **wire)
 
 
 def run(

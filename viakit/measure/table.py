@@ -163,7 +163,9 @@ def _how(group: Sequence[Mapping[str, Any]], wire: str) -> str:
     where = f"two hosts{wire}" if one["hosts"] != "local" else "one host"
     if one["hosts"] == "machine":
         where = f"virtual time on the machine {one['info'].get('machine')}"
-    return f"{WAIT_WORDS[one['wait']]}, {levels}, {where}, {conditions(group)}"
+    unusual = f", {one['wire']}" if one.get("wire") else ""
+    unusual += f", offset {one['offset']}" if one.get("offset") else ""
+    return f"{WAIT_WORDS[one['wait']]}, {levels}, {where}{unusual}, {conditions(group)}"
 
 
 def touching(group: Sequence[Mapping[str, Any]], nbytes: int) -> float | None:

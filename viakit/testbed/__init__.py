@@ -36,6 +36,7 @@ from typing import Any
 from viakit.base.words import counted
 from viakit.testbed import namespaces as _namespaces
 from viakit.testbed.call import Call, HostProcess, HostTimeoutError, RemoteError, TestbedError, call_on, start_on
+from viakit.testbed.wire import Wire
 
 __all__ = [
     "Call",
@@ -331,10 +332,15 @@ class Testbed:
         Limit for each direction of each host's wire in bit/s: 1e9, "1gbit", "100 Mbit/s". The limit is set in the
         switch, where programs on the hosts cannot change it. Therefore two hosts with a rate are also connected by a
         switch.
-    burst : int, optional
+    burst : int or "min", optional
         Size of the token bucket: bytes that may pass without delay after a pause. A small bucket is closer to a real
         wire; a large one loses less bandwidth to late timers. Default: the bytes of 300 microseconds at the rate, and
-        at least two packets.
+        at least two packets. "min": one packet, the smallest that the kernel accepts.
+    offload : {"on", "off"}, optional
+        "off": the interfaces neither cut nor merge frames (TSO, GSO, UDP segmentation, GRO), as the papers' cards.
+        Default: that of ``VIAKIT_WIRE``, otherwise "on".
+    tcp_options : {"on", "off"}, optional
+        "off": TCP without window scaling and time stamps. Default: as for `offload`.
 
     Attributes
     ----------
@@ -353,17 +359,27 @@ class Testbed:
     one_machine = True  # the hosts share its cores
 
     def __init__(
-        self, hosts: int = 2, mtu: int = 1500, rate: float | str | None = None, *, burst: int | None = None
+        self,
+        hosts: int = 2,
+        mtu: int = 1500,
+        rate: float | str | None = None,
+        *,
+        burst: int | str | None = None,
+        offload: str | None = None,
+        tcp_options: str | None = None,
     ) -> None:
         self.n_hosts = _whole("hosts", hosts, 1, MAX_HOSTS)
         self.mtu = _whole("mtu", mtu, 68, 65535)
         self.rate_bps = None if rate is None else parse_rate(rate)
+        self.wire = Wire.chosen(burst=burst, offload=offload, tcp_options=tcp_options)
         self.burst = None
         if self.rate_bps is not None:
             if self.n_hosts == 1:
                 raise ValueError("rate is given for a single host; expected two hosts or more, or no rate")
-            default = max(2 * (self.mtu + 18), self.rate_bps * 300 // 8_000_000)
-            self.burst = default if burst is None else _whole("burst", burst, self.mtu + 18, 1 << 30)
+            usual = max(2 * (self.mtu + 18), self.rate_bps * 300 // 8_000_000)
+            sizes: dict[int | str | None, int] = {None: usual, "min": self.mtu + 18}
+            given = self.wire.burst
+            self.burst = _whole("burst", sizes[given] if given in sizes else given, self.mtu + 18, 1 << 30)
         elif burst is not None:
             raise ValueError(f"burst is {burst!r} without a rate; expected rate=... with it")
         self.hosts: list[Host] = []
@@ -409,7 +425,8 @@ class Testbed:
         if self.rate_bps is not None and self.burst is not None:
             # The queue is longer than the senders' socket buffers, so that senders wait and frames are not lost.
             tbf = {"rate_Bps": max(1, self.rate_bps // 8), "burst": self.burst, "limit": max(16 << 20, 4 * self.burst)}
-        warden = _Warden(plans, {"parent": os.getpid(), "mtu": self.mtu, "tbf": tbf})
+        switches = {name: getattr(self.wire, name) == "on" for name in ("offload", "tcp_options")}
+        warden = _Warden(plans, {"parent": os.getpid(), "mtu": self.mtu, "tbf": tbf, **switches})
         self._warden, self._release = warden, weakref.finalize(self, warden.stop)
         # Each name has two addresses: eth uses the first, udp the second.
         names = ";".join(f"{plan['name']}={plan[kind]}" for plan in plans for kind in ("mac", "address"))
@@ -431,8 +448,9 @@ class Testbed:
         Returns
         -------
         dict
-            Keys ``joined_by`` ("loopback", "veth" or "switch"), ``mtu``, ``rate_bps`` and ``burst``. ``hosts`` is a
-            list with the ``links`` and ``qdiscs`` of each host, and ``switch`` has the same for the switch. A qdisc has
+            Keys ``joined_by`` ("loopback", "veth" or "switch"), ``mtu``, ``rate_bps``, ``burst`` and ``tcp_options``.
+            ``hosts`` is a list with the ``links``, ``offloads`` and ``qdiscs`` of each host, and ``switch`` has the
+            same for the switch. A qdisc has
             the numbers of bytes, packets and drops so far.
         """
         networks = self._request({"describe": True})["networks"]
@@ -442,6 +460,7 @@ class Testbed:
             "mtu": self.mtu,
             "rate_bps": self.rate_bps,
             "burst": self.burst,
+            "tcp_options": self.wire.tcp_options,
             "hosts": networks[:-1],
             "switch": networks[-1],
         }

@@ -58,6 +58,8 @@ class _Plan:
         self.parent: int = plan["parent"]
         self.mtu: int = plan["mtu"]
         self.tbf: dict[str, int] | None = plan["tbf"]
+        self.offload: bool = plan["offload"]
+        self.tcp_options: bool = plan["tcp_options"]
         self.hosts: list[dict[str, Any]] = plan["hosts"]  # name, address, prefix, mac, fd of its control socket
 
     @property
@@ -109,6 +111,8 @@ def _build(plan: _Plan) -> tuple[list[int], list[RouteSocket]]:
             except OSError as error:
                 raise ns.Refused("net", error.errno or 0) from None
         _forbid_ipv6_chatter()
+        if not plan.tcp_options:
+            _forbid_tcp_options()
         net_fds.append(os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC))
         routes.append(RouteSocket())
     _wire(plan, net_fds, routes)
@@ -123,6 +127,14 @@ def _forbid_ipv6_chatter() -> None:
             file.write("1")
     except OSError:
         pass  # no IPv6, or a container that forbids the change: a few more frames, and no other effect
+
+
+def _forbid_tcp_options() -> None:
+    """Switch off window scaling and time stamps for the TCP of this network namespace."""
+    with _Step("options"):
+        for name in ("tcp_window_scaling", "tcp_timestamps"):
+            with open(f"/proc/sys/net/ipv4/{name}", "w") as file:
+                file.write("0")
 
 
 def _wire(plan: _Plan, net_fds: list[int], routes: list[RouteSocket]) -> None:
@@ -148,6 +160,11 @@ def _wire(plan: _Plan, net_fds: list[int], routes: list[RouteSocket]) -> None:
         with _Step("tbf"):
             for i in range(len(hosts)):
                 switch.add_tbf(f"port{i}", **plan.tbf)
+    if not plan.offload:
+        with _Step("offload"):
+            for route in routes:
+                for link in route.links():
+                    route.disable_offloads(link["name"])
     for route, host in zip(routes, hosts, strict=False):
         alone = len(hosts) == 1
         route.set_link("lo", mtu=plan.mtu if alone else None)
@@ -205,9 +222,16 @@ def _answer(request: dict[str, Any], keepers: list[int], routes: list[RouteSocke
                 _stop([keepers[i]])
                 keepers[i] = 0
             return {}
-        return {"networks": [{"links": route.links(), "qdiscs": route.qdiscs()} for route in routes]}
+        return {"networks": [_state(route) for route in routes]}
     except OSError as error:
         return {"error": str(error)}
+
+
+def _state(route: RouteSocket) -> dict[str, Any]:
+    """Return interfaces, their active offloads, and queueing disciplines of one network namespace."""
+    links = route.links()
+    offloads = {link["name"]: route.offloads(link["name"]) for link in links if link["name"] != "lo"}
+    return {"links": links, "offloads": offloads, "qdiscs": route.qdiscs()}
 
 
 def _stop(keepers: list[int]) -> None:

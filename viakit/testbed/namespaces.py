@@ -51,6 +51,8 @@ STEPS = {
     "veth": "making a pair of virtual Ethernet interfaces (veth)",
     "bridge": "making a software bridge",
     "tbf": "setting a rate limit (token bucket filter, tbf)",
+    "offload": "switching off an interface's offloads (ethtool)",
+    "options": "switching off TCP's window scaling and time stamps (sysctl)",
 }
 
 

@@ -17,7 +17,9 @@ of viakit; :mod:`viakit.testbed.namespaces` gives the reason.
 
 from __future__ import annotations
 
+import array
 import errno
+import fcntl
 import os
 import socket
 import struct
@@ -35,6 +37,8 @@ TC_H_ROOT, TCA_KIND, TCA_OPTIONS, TCA_STATS = 0xFFFFFFFF, 1, 2, 3
 TCA_TBF_PARMS, TCA_TBF_RATE64, TCA_TBF_BURST, TC_LINKLAYER_ETHERNET = 1, 4, 6, 1
 SOL_NETLINK, NETLINK_EXT_ACK, NLMSGERR_ATTR_MSG, NLM_F_CAPPED, NLM_F_ACK_TLVS = 270, 11, 1, 0x100, 0x200
 
+_SIOCETHTOOL, _ETH_SS_FEATURES, _ETH_GSTRING_LEN = 0x8946, 4, 32
+_ETHTOOL_GSTRINGS, _ETHTOOL_GSSET_INFO, _ETHTOOL_GFEATURES, _ETHTOOL_SFEATURES = 0x1B, 0x37, 0x3A, 0x3B
 _HEADER = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
 _ANSWER_DEADLINE_S = 5.0
@@ -74,14 +78,16 @@ class RouteSocket:
         self._socket.settimeout(_ANSWER_DEADLINE_S)
         self._socket.bind((0, 0))
         self._sequence = 0
+        self._ioctl = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)  # for ethtool, which has no rtnetlink messages
         try:  # With this option the kernel adds the reason of an error as text.
             self._socket.setsockopt(SOL_NETLINK, NETLINK_EXT_ACK, 1)
         except OSError:
             pass
 
     def close(self) -> None:
-        """Close the socket."""
+        """Close the sockets."""
         self._socket.close()
+        self._ioctl.close()
 
     def request(self, kind: int, flags: int, body: bytes) -> list[bytes]:
         """Send one request and return its reply.
@@ -185,6 +191,47 @@ class RouteSocket:
         body += attribute(TCA_KIND, "tbf") + attribute(TCA_OPTIONS, options)
         self.request(RTM_NEWQDISC, NLM_F_CREATE | NLM_F_REPLACE, body)
 
+    def _ethtool(self, name: str, command: array.array[int]) -> None:
+        """Run an ethtool request on interface `name`; the kernel writes its reply over *command*."""
+        fcntl.ioctl(self._ioctl, _SIOCETHTOOL, struct.pack("16sP16x", name.encode(), command.buffer_info()[0]))
+
+    def _feature_names(self, name: str) -> list[str]:
+        """Return the names of an interface's features, in the order of the bits that stand for them."""
+        info = array.array("I", [_ETHTOOL_GSSET_INFO, 0, 1 << _ETH_SS_FEATURES, 0, 0])
+        self._ethtool(name, info)
+        n = info[4]
+        strings = array.array("I", [_ETHTOOL_GSTRINGS, _ETH_SS_FEATURES, n, *[0] * (n * _ETH_GSTRING_LEN // 4)])
+        self._ethtool(name, strings)
+        data = strings.tobytes()[12:]
+        parts = (data[i : i + _ETH_GSTRING_LEN] for i in range(0, n * _ETH_GSTRING_LEN, _ETH_GSTRING_LEN))
+        return [part.partition(b"\0")[0].decode() for part in parts]
+
+    def offloads(self, name: str) -> list[str]:
+        """Return the active features of interface `name` that cut or merge frames: segmentation and GRO."""
+        names = self._feature_names(name)
+        n_blocks = -(-len(names) // 32)
+        state = array.array("I", [_ETHTOOL_GFEATURES, n_blocks, *[0] * (4 * n_blocks)])
+        self._ethtool(name, state)
+        # Each block is: available, requested, active, never changed.
+        return [
+            feature
+            for i, feature in enumerate(names)
+            if _is_offload(feature) and state[2 + 4 * (i // 32) + 2] >> i % 32 & 1
+        ]
+
+    def disable_offloads(self, name: str) -> None:
+        """Switch off everything that cuts or merges frames on interface `name`. Raises OSError if the kernel refuses.
+
+        ETHTOOL_SFEATURES is used, because the older single requests cannot switch off the segmentation of UDP.
+        """
+        names = self._feature_names(name)
+        n_blocks = -(-len(names) // 32)
+        request = array.array("I", [_ETHTOOL_SFEATURES, n_blocks, *[0] * (2 * n_blocks)])
+        for feature in self.offloads(name):
+            i = names.index(feature)
+            request[2 + 2 * (i // 32)] |= 1 << i % 32  # valid; "requested" stays 0
+        self._ethtool(name, request)
+
     def links(self) -> list[dict[str, Any]]:
         """Return the interfaces: name, index, mtu, mac ("aa:bb:..."), up."""
         found = []
@@ -221,6 +268,10 @@ class RouteSocket:
                 entry.update(rate_bps=8 * rate, limit=struct.unpack_from("=I", parms, 24)[0])
             found.append(entry)
         return found
+
+
+def _is_offload(feature: str) -> bool:
+    return "segmentation" in feature or feature.startswith(("rx-gro", "rx-udp-gro", "rx-lro", "tx-gso"))
 
 
 def _raise_refusal(message: bytes, flags: int) -> None:
