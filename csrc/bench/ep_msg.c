@@ -78,11 +78,11 @@ static int move_all(msg_ep *ep, void *data, size_t len, bool outward)
 
 /* The launcher's allgather (msg_exchange) for two ranks: all[side] is this side's, all[peer] the peer's. Both write
  * first: the data is far shorter than a socket's buffer. */
-static int exchange(void *context, const void *mine, size_t len, void *all)
+static int exchange(void *context, const void *own, size_t len, void *all)
 {
     msg_ep *ep = context;
     char *of = all;
-    memcpy(of + len * (size_t)!ep->peer, mine, len);
+    memcpy(of + len * (size_t)!ep->peer, own, len);
     if (move_all(ep, of + len * (size_t)!ep->peer, len, true) < 0)
         return -1;
     return move_all(ep, of + len * (size_t)ep->peer, len, false);

@@ -1,7 +1,7 @@
 /*
  * The exchange of blobs over VIAKIT_RENDEZVOUS (docs/running.md):
  *
- *     to the meeting point     "VKX1" | len | len bytes of mine
+ *     to the meeting point     "VKX1" | len | len bytes of this rank
  *     from it                  0 | n | n times: len, len bytes          of all ranks, in their order
  *                          or  not 0 | length | a text                  ranks are missing
  *
@@ -43,12 +43,12 @@ static int failed(char *error)
 }
 
 /* One exchange of blobs that all have len bytes. The answer is verified, for other programs may be at the meeting. */
-static int exchange(const bip_launch *launch, const void *mine, size_t len, void *all, uint64_t deadline, char *error)
+static int exchange(const bip_launch *launch, const void *own, size_t len, void *all, uint64_t deadline, char *error)
 {
     uint32_t word = (uint32_t)len, state = 0, n = 0;
     int fd = launch->fd;
     if (bip_stream_send(fd, "VKX1", 4, deadline) != 0 || bip_stream_send(fd, &word, 4, deadline) != 0 ||
-        bip_stream_send(fd, mine, len, deadline) != 0 || bip_stream_recv(fd, &state, 4, deadline) != 0 ||
+        bip_stream_send(fd, own, len, deadline) != 0 || bip_stream_recv(fd, &state, 4, deadline) != 0 ||
         bip_stream_recv(fd, &n, 4, deadline) != 0)
         return failed(error);
     if (state) { /* n is the length of a text */
@@ -73,9 +73,9 @@ static int exchange(const bip_launch *launch, const void *mine, size_t len, void
     return 0;
 }
 
-static int require_own(const bip_launch *launch, const void *all, const void *mine, size_t len, char *error)
+static int require_own(const bip_launch *launch, const void *all, const void *own, size_t len, char *error)
 {
-    if (memcmp((const char *)all + (size_t)launch->rank * len, mine, len) == 0)
+    if (memcmp((const char *)all + (size_t)launch->rank * len, own, len) == 0)
         return 0;
     snprintf(error, BIP_ERROR_LEN,
              "the exchange did not return the blob of rank %d unchanged: it was changed or forged on its way",
@@ -87,13 +87,13 @@ static int require_own(const bip_launch *launch, const void *all, const void *mi
 static int agree(bip_launch *launch, uint64_t deadline, char *error)
 {
     static const char purpose[] = "viakit exchange"; /* with its zero */
-    uint8_t mine[NONCE], *all = malloc((size_t)launch->n_ranks * NONCE);
+    uint8_t own[NONCE], *all = malloc((size_t)launch->n_ranks * NONCE);
     uint32_t n = (uint32_t)launch->n_ranks;
     int code = -1;
-    if (all == NULL || vk_random_bytes(mine, sizeof mine) != 0)
+    if (all == NULL || vk_random_bytes(own, sizeof own) != 0)
         snprintf(error, BIP_ERROR_LEN, "no memory or no random bytes");
-    else if ((code = exchange(launch, mine, sizeof mine, all, deadline, error)) == 0 &&
-             (code = require_own(launch, all, mine, sizeof mine, error)) == 0) {
+    else if ((code = exchange(launch, own, sizeof own, all, deadline, error)) == 0 &&
+             (code = require_own(launch, all, own, sizeof own, error)) == 0) {
         struct vk_blake2s s;
         vk_blake2s_begin(&s, launch->secret, sizeof launch->secret);
         vk_blake2s_add(&s, purpose, sizeof purpose);
@@ -119,14 +119,15 @@ static void make_tag(const bip_launch *launch, int rank, const void *blob, size_
 }
 
 /* blobs: room for those of all ranks with their tags, and behind them for this rank's. */
-static int exchange_tagged(bip_launch *launch, const void *mine, size_t len, uint8_t *blobs, void *all,
+static int exchange_tagged(bip_launch *launch, const void *own, size_t len, uint8_t *blobs, void *all,
                            uint64_t deadline, char *error)
 {
     size_t whole = len + TAG;
-    uint8_t *own = blobs + (size_t)launch->n_ranks * whole, right[TAG];
-    memcpy(own, mine, len);
-    make_tag(launch, launch->rank, mine, len, own + len);
-    if (exchange(launch, own, whole, blobs, deadline, error) != 0 || require_own(launch, blobs, own, whole, error) != 0)
+    uint8_t *tagged = blobs + (size_t)launch->n_ranks * whole, right[TAG];
+    memcpy(tagged, own, len);
+    make_tag(launch, launch->rank, own, len, tagged + len);
+    if (exchange(launch, tagged, whole, blobs, deadline, error) != 0 ||
+        require_own(launch, blobs, tagged, whole, error) != 0)
         return -1;
     for (int i = 0; i < launch->n_ranks; i++) {
         const uint8_t *blob = blobs + (size_t)i * whole;
@@ -142,11 +143,11 @@ static int exchange_tagged(bip_launch *launch, const void *mine, size_t len, uin
     return 0;
 }
 
-int bip_launch_exchange(bip_launch *launch, const void *mine, size_t len, void *all, int timeout_ms, char *error)
+int bip_launch_exchange(bip_launch *launch, const void *own, size_t len, void *all, int timeout_ms, char *error)
 {
     uint64_t deadline = vk_now() + (uint64_t)timeout_ms * VK_MS;
     if (!launch->tagged)
-        return exchange(launch, mine, len, all, deadline, error);
+        return exchange(launch, own, len, all, deadline, error);
     if (!launch->keyed && agree(launch, deadline, error) != 0)
         return -1;
     uint8_t *blobs = malloc(((size_t)launch->n_ranks + 1) * (len + TAG));
@@ -154,7 +155,7 @@ int bip_launch_exchange(bip_launch *launch, const void *mine, size_t len, void *
         snprintf(error, BIP_ERROR_LEN, "no memory");
         return -1;
     }
-    int code = exchange_tagged(launch, mine, len, blobs, all, deadline, error);
+    int code = exchange_tagged(launch, own, len, blobs, all, deadline, error);
     free(blobs);
     return code;
 }
@@ -164,7 +165,7 @@ int bip_launch_exchange(bip_launch *launch, const void *mine, size_t len, void *
 int bip_launch_name(bip_launch *launch, int timeout_ms, char *error)
 {
     uint8_t digest[VK_BLAKE2S_LEN];
-    char mine[WORD + 1] = "", *all = malloc((size_t)launch->n_ranks * WORD);
+    char own[WORD + 1] = "", *all = malloc((size_t)launch->n_ranks * WORD);
     struct vk_blake2s s;
     int code = -1;
     if (all == NULL || vk_random_bytes(digest, WORD / 2) != 0) {
@@ -173,8 +174,8 @@ int bip_launch_name(bip_launch *launch, int timeout_ms, char *error)
         return -1;
     }
     for (int i = 0; i < WORD / 2; i++)
-        snprintf(mine + 2 * i, 3, "%02x", digest[i]);
-    if ((code = bip_launch_exchange(launch, mine, WORD, all, timeout_ms, error)) == 0) {
+        snprintf(own + 2 * i, 3, "%02x", digest[i]);
+    if ((code = bip_launch_exchange(launch, own, WORD, all, timeout_ms, error)) == 0) {
         vk_blake2s_begin(&s, NULL, 0);
         vk_blake2s_add(&s, all, WORD);
         vk_blake2s_end(&s, digest);

@@ -30,6 +30,6 @@ int bip_launch_secret(unsigned char secret[BIP_SECRET_LEN], char *error);
 int bip_launch_name(bip_launch *launch, int timeout_ms, char *error);
 /* Gathers a blob of len bytes of each rank, in the order of ranks: all[n_ranks * len]. 0, or -1 with the reason in
  * error[BIP_ERROR_LEN]. Blocks until all ranks have called it, for at most timeout_ms. */
-int bip_launch_exchange(bip_launch *launch, const void *mine, size_t len, void *all, int timeout_ms, char *error);
+int bip_launch_exchange(bip_launch *launch, const void *own, size_t len, void *all, int timeout_ms, char *error);
 
 #endif

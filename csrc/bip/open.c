@@ -210,17 +210,17 @@ uint64_t bip_bytes_to_map(const bip_job *job)
 
 void bip_card(const bip_job *job, uint8_t card[BIP_CARD_LEN])
 {
-    bip_card_of mine = {.magic = CARD_MAGIC, .n_slots = job->options.n_slots, .host = job->host};
+    bip_card_of own = {.magic = CARD_MAGIC, .n_slots = job->options.n_slots, .host = job->host};
     for (int i = 0; i < 2; i++) {
         const struct peers_port *port = job->net.ports[i];
         if (port) {
-            mine.room[i] = (uint32_t)port->room;
-            mine.len[i] = port->address_len;
-            memcpy(mine.address[i], port->address, port->address_len);
+            own.room[i] = (uint32_t)port->room;
+            own.len[i] = port->address_len;
+            memcpy(own.address[i], port->address, port->address_len);
         }
     }
     memset(card, 0, BIP_CARD_LEN);
-    memcpy(card, &mine, sizeof mine);
+    memcpy(card, &own, sizeof own);
 }
 
 /* ---------------------------------------------------------------- connecting */
@@ -250,8 +250,8 @@ static int meet(bip_job *job, const bip_card_of *cards)
         peer->pair.port = port;
         peers_set_address(&peer->pair, cards[i].address[k], cards[i].len[k]);
         /* The smaller of both: a message must fit the peer's slots, and the buffers here are no longer. */
-        size_t theirs = cards[i].room[k] - sizeof(bip_head);
-        peer->small = job->tables[k].small < theirs ? job->tables[k].small : theirs;
+        size_t remote_room = cards[i].room[k] - sizeof(bip_head);
+        peer->small = job->tables[k].small < remote_room ? job->tables[k].small : remote_room;
         peer->n_slots = peer->pair.credits = cards[i].n_slots;
         n[k]++;
     }

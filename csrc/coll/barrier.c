@@ -95,8 +95,8 @@ static int signal_by_rdma(const struct circle *circle, int to)
     coll *c = circle->c;
     int rank = rank_in(circle, to);
     uint64_t offset = (circle->first + (size_t)circle->me) * sizeof(struct coll_cell);
-    int code =
-        msg_put(c->world, &circle->number, sizeof circle->number, c->ranks[rank], &c->theirs[rank], offset, NULL);
+    int code = msg_put(c->world, &circle->number, sizeof circle->number, c->ranks[rank], &c->remote_exposed[rank],
+                       offset, NULL);
     return code ? coll_fail(c, code) : MSG_SUCCESS;
 }
 
@@ -349,10 +349,10 @@ static int counter(const struct circle *circle)
     coll *c = circle->c;
     struct coll_shared *s = c->shared;
     uint64_t number = ++c->n_counter, n = (uint64_t)c->n_locals;
-    uint64_t mine = c->now.number * UINT64_C(0x9E3779B97F4A7C15);
-    mine = ((mine ^ mine >> 32) * UINT64_C(0xD6E8FEB86659FD93) & ~(uint64_t)0xFFFF) + 1;
-    uint64_t sum = vk_add(&s->arrived, mine);
-    if (sum == n * mine) { /* else: not the last, or ranks differ, and all wait until they detect that (wait.c) */
+    uint64_t addend = c->now.number * UINT64_C(0x9E3779B97F4A7C15);
+    addend = ((addend ^ addend >> 32) * UINT64_C(0xD6E8FEB86659FD93) & ~(uint64_t)0xFFFF) + 1;
+    uint64_t sum = vk_add(&s->arrived, addend);
+    if (sum == n * addend) { /* else: not the last, or ranks differ, and all wait until they detect that (wait.c) */
         vk_store_relaxed(&s->arrived, 0);                                 /* no rank increments it again before ... */
         coll_publish(c, &s->generation, &s->generation_sleepers, number); /* ... it sees this */
         return MSG_SUCCESS;

@@ -52,7 +52,7 @@ _Static_assert(sizeof(struct box_head) == 128, "each has a line of its own");
 struct coll_slots {
     char *memory; /* [n] boxes, then the stages; exposed */
     size_t box_len, slot_len, len;
-    msg_exposed mine, *theirs;            /* [n] */
+    msg_exposed local, *remote;           /* [n] */
     uint64_t *sent, *received, *reported; /* [n]; `reported`: received messages reported to the sender */
     msg_request *staged[COLL_STAGES];
     unsigned stage;
@@ -80,9 +80,9 @@ static int make_slots(coll *c)
                             : 2048; /* memory grows with the ranks: 64 KiB to 8 KiB for each other rank */
     s->box_len = sizeof(struct box_head) + COLL_SLOTS * s->slot_len;
     s->len = n * s->box_len + COLL_STAGES * s->slot_len;
-    s->theirs = calloc(n, sizeof *s->theirs);
+    s->remote = calloc(n, sizeof *s->remote);
     s->sent = calloc(3 * n, sizeof *s->sent);
-    if (s->theirs == NULL || s->sent == NULL)
+    if (s->remote == NULL || s->sent == NULL)
         return MSG_ERR_NO_MEMORY;
     s->received = s->sent + n;
     s->reported = s->sent + 2 * n;
@@ -91,7 +91,7 @@ static int make_slots(coll *c)
     if (code != MSG_SUCCESS)
         return code;
     memset(memory, 0, s->len); /* numbers begin at 1 */
-    if ((code = msg_expose(c->world, memory, s->len, &s->mine)) != MSG_SUCCESS) {
+    if ((code = msg_expose(c->world, memory, s->len, &s->local)) != MSG_SUCCESS) {
         msg_free(c->world, memory);
         return code;
     }
@@ -107,7 +107,7 @@ int coll_slots_need(coll *c)
     int code = make_slots(c);
     if (code != MSG_SUCCESS)
         return coll_fail(c, code);
-    return coll_gather_all(c, &c->slots->mine, sizeof c->slots->mine, c->slots->theirs);
+    return coll_gather_all(c, &c->slots->local, sizeof c->slots->local, c->slots->remote);
 }
 
 /* `whole`: no rank can write any more. In a broken group a rank may still write, so the memory stays exposed and
@@ -123,7 +123,7 @@ void coll_slots_hide(coll *c, int whole)
         if (s->offers[i].buf)
             msg_hide(c->world, &s->offers[i].place);
     if (s->memory && whole) {
-        msg_hide(c->world, &s->mine);
+        msg_hide(c->world, &s->local);
         msg_free(c->world, s->memory);
     }
     s->memory = NULL;
@@ -133,7 +133,7 @@ void coll_slots_free(coll *c)
 {
     if (c->slots == NULL)
         return;
-    free(c->slots->theirs);
+    free(c->slots->remote);
     free(c->slots->sent);
     free(c->slots);
     c->slots = NULL;
@@ -156,7 +156,7 @@ static int put(coll *c, int to, size_t offset, const void *data, size_t len, msg
 {
     struct coll_slots *s = c->slots;
     int code =
-        msg_put(c->world, data, len, c->ranks[to], &s->theirs[to], (uint64_t)c->rank * s->box_len + offset, request);
+        msg_put(c->world, data, len, c->ranks[to], &s->remote[to], (uint64_t)c->rank * s->box_len + offset, request);
     return code == MSG_SUCCESS ? code : coll_fail(c, code);
 }
 
@@ -319,7 +319,7 @@ static int receive(coll *c, void *buf, size_t len, int from, int is_long)
     if (number - s->reported[from] < COLL_SLOTS / 2)
         return MSG_SUCCESS;
     s->reported[from] = number;
-    code = msg_put(c->world, &number, sizeof number, c->ranks[from], &s->theirs[from],
+    code = msg_put(c->world, &number, sizeof number, c->ranks[from], &s->remote[from],
                    (uint64_t)c->rank * s->box_len + offsetof(struct box_head, taken), NULL);
     return code == MSG_SUCCESS || code == MSG_ERR_LEFT ? MSG_SUCCESS /* a rank that has left needs no slot */
                                                        : coll_fail(c, code);

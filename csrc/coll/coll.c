@@ -41,12 +41,12 @@ struct card {
 /* ---------------------------------------------------------------- creating a group */
 
 /* Rank 0 is the centre: 2 (n - 1) messages. Once per group, so their latency does not matter. */
-int coll_gather_all(coll *c, const void *mine, size_t len, void *all)
+int coll_gather_all(coll *c, const void *own, size_t len, void *all)
 {
     int code = MSG_SUCCESS;
-    memcpy((char *)all + (size_t)c->rank * len, mine, len);
+    memcpy((char *)all + (size_t)c->rank * len, own, len);
     if (c->rank) {
-        code = coll_send(c, COLL_TAG_SETUP, mine, len, 0);
+        code = coll_send(c, COLL_TAG_SETUP, own, len, 0);
         return code ? code : coll_recv(c, COLL_TAG_SETUP, all, len * (size_t)c->n, 0);
     }
     for (int i = 1; i < c->n && code == MSG_SUCCESS; i++)
@@ -145,13 +145,13 @@ static void place(coll *c, const struct card *cards)
 
 static int set_up(coll *c, struct card *cards)
 {
-    struct card mine = {.fd = -1, .crowded = msg_crowded(c->world), .cores = msg_cores(c->world)};
+    struct card own = {.fd = -1, .crowded = msg_crowded(c->world), .cores = msg_cores(c->world)};
     /* From here on a rank takes part in both rounds whatever it could not do itself. */
     int rdma = 1, shared = 1;
     int32_t mapped, *all = calloc((size_t)c->n, sizeof *all);
-    expose_cells(c, &mine);
-    offer_shared(c, &mine);
-    int code = all ? coll_gather_all(c, &mine, sizeof mine, cards) : MSG_ERR_NO_MEMORY;
+    expose_cells(c, &own);
+    offer_shared(c, &own);
+    int code = all ? coll_gather_all(c, &own, sizeof own, cards) : MSG_ERR_NO_MEMORY;
     if (code == MSG_SUCCESS) {
         place(c, cards);
         mapped = map_shared(c, &cards[c->masters[c->node]]);
@@ -165,10 +165,10 @@ static int set_up(coll *c, struct card *cards)
                             "rank %d: the memory that rank %d of its host offers for barriers is not that of a rank: "
                             "its card was altered on its way",
                             i, c->masters[c->node_of[i]]);
-        c->theirs[i] = cards[i].exposed;
+        c->remote_exposed[i] = cards[i].exposed;
     }
-    if (mine.fd >= 0)
-        close(mine.fd);
+    if (own.fd >= 0)
+        close(own.fd);
     if (code == MSG_SUCCESS && !rdma)
         hide_cells(c);
     if ((code != MSG_SUCCESS || !shared) && c->shared) {
@@ -204,11 +204,11 @@ static int start(coll *c, const coll_options *o, const int *ranks)
     /* Six arrays of n in one block, which c->ranks begins. */
     int *numbers = calloc(6 * count, sizeof *numbers);
     c->ranks = numbers;
-    c->theirs = calloc(count, sizeof *c->theirs);
+    c->remote_exposed = calloc(count, sizeof *c->remote_exposed);
     c->notes = calloc(count, sizeof *c->notes);
     c->words = calloc(1, sizeof *c->words);
     c->abort_words = calloc(count, sizeof *c->abort_words);
-    if (numbers == NULL || c->abort_words == NULL || c->theirs == NULL || c->notes == NULL || c->words == NULL)
+    if (numbers == NULL || c->abort_words == NULL || c->remote_exposed == NULL || c->notes == NULL || c->words == NULL)
         return MSG_ERR_NO_MEMORY;
     c->node_of = numbers + count;
     c->masters = numbers + 2 * count;
@@ -224,7 +224,7 @@ static int start(coll *c, const coll_options *o, const int *ranks)
     c->shared_len = areas_at(c->n) + 2 * count * sizeof(struct coll_area);
     if (o) {
         c->now.number = o->number + 1; /* this one's number: notes about it may be read in the next collective */
-        c->now.birth = o->birth;
+        c->now.incarnation = o->incarnation;
         c->now.oldest = o->oldest;
         c->wanted = o->wanted;
         c->meanwhile = o->wanted ? o->meanwhile : NULL;
@@ -336,7 +336,7 @@ void coll_forget(coll *c)
     free(c->words);
     free(c->notes);
     free(c->abort_words);
-    free(c->theirs);
+    free(c->remote_exposed);
     free(c->ranks);
     free(c);
 }

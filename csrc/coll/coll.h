@@ -89,7 +89,7 @@ int coll_create(msg_world *world, const int *ranks, int n, int context, coll **g
 #define COLL_REASON_LEN 96
 struct coll_word {
     int64_t code; /* msg_error */
-    uint64_t number, birth;
+    uint64_t number, incarnation;
     int32_t origin; /* the rank that gave up first */
     int32_t tag;    /* GIVE_UP: tag of the messages of the sender's collective; -1: none yet */
     char reason[COLL_REASON_LEN];
@@ -97,10 +97,10 @@ struct coll_word {
 
 /* For callers that have other collectives of their own. All fields may be 0. */
 typedef struct {
-    uint64_t number;                  /* collectives of these ranks so far. Creating the group is one more. */
-    uint64_t birth;                   /* the same on all ranks. Control messages with another birth are dropped. */
-    uint64_t oldest;                  /* coll_set_oldest */
-    const int *wanted;                /* while this is not 0 ... */
+    uint64_t number;      /* collectives of these ranks so far. Creating the group is one more. */
+    uint64_t incarnation; /* the same on all ranks. Control messages with another incarnation are dropped. */
+    uint64_t oldest;      /* coll_set_oldest */
+    const int *wanted;    /* while this is not 0 ... */
     void (*meanwhile)(void *context); /* ... waits call this at least every millisecond. It must not use the group. */
     void *context;
     struct coll_word *cause; /* coll_cause, if the group was not created because a rank gave up; may be NULL */
@@ -139,15 +139,15 @@ struct coll_note {
     uint16_t operation, algorithm;
     int32_t root; /* of a collective of the caller's own: the tag of its messages */
     uint64_t len;
-    uint64_t kind;   /* of a reduction: type and operator */
-    uint64_t birth;  /* of the group: coll_options */
-    uint64_t oldest; /* coll_set_oldest */
+    uint64_t kind;        /* of a reduction: type and operator */
+    uint64_t incarnation; /* of the group: coll_options */
+    uint64_t oldest;      /* coll_set_oldest */
 };
 /* A bit of `algorithm` in a note: a collective of the caller's own. */
 #define COLL_NOTE_MESSAGES 0x8000
 
 /* Receive the next control message (`what`, of len bytes) from rank *source of the world, or MSG_ANY_SOURCE. Returns 1
- * and sets *what and *source, or 0 if none has arrived. The caller compares its birth. */
+ * and sets *what and *source, or 0 if none has arrived. The caller compares its incarnation. */
 int coll_take_control(msg_world *world, int context, int tag, void *what, size_t len, int *source);
 
 /* Break the group in its present collective and notify the other ranks: this rank gives up with this error. `reason` is

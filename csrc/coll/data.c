@@ -197,11 +197,11 @@ int coll_allreduce_ring(const struct coll_ring *r, const struct coll_call *call)
 /* Instead of the second half all members send their part to the root. */
 int coll_reduce_ring(const struct coll_ring *r, const struct coll_call *call)
 {
-    int n = r->n, root = call->root, mine = (r->me + 1) % n;
+    int n = r->n, root = call->root, own_part = (r->me + 1) % n;
     size_t size = coll_type_size(call->type);
     int code = reduce_scatter_ring(r, call);
     if (code == MSG_SUCCESS && r->me != root)
-        return send_to(r, PART(mine), SPAN(mine), root);
+        return send_to(r, PART(own_part), SPAN(own_part), root);
     for (int i = 1; i < n && code == MSG_SUCCESS; i++) {
         int from = (root + i) % n, part = (from + 1) % n;
         code = recv_from(r, PART(part), SPAN(part), from);

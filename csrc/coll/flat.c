@@ -111,8 +111,8 @@ static int take(coll *c, uint64_t step, int local, size_t len, const uint8_t **d
 
 static void done(coll *c, uint64_t step)
 {
-    struct coll_line *mine = &c->shared->lines[c->local];
-    coll_publish(c, &mine->done, &mine->done_sleepers, step); /* all reads of this rank precede it */
+    struct coll_line *own = &c->shared->lines[c->local];
+    coll_publish(c, &own->done, &own->done_sleepers, step); /* all reads of this rank precede it */
 }
 
 /* Finish a step in which all ranks took from all others. */
@@ -211,17 +211,17 @@ int coll_flat_reduce(const struct coll_ring *r, const struct coll_call *call)
 static int reduce_in_parts(coll *c, uint64_t given, size_t count, const struct coll_call *call, char *to)
 {
     size_t size = coll_type_size(call->type), n = (size_t)c->n_locals, me = (size_t)c->local;
-    size_t first = count * me / n, mine = count * (me + 1) / n - first;
+    size_t first = count * me / n, own = count * (me + 1) / n - first;
     uint64_t step = ++c->n_steps;
     const uint8_t *part;
     uint8_t *data;
     int code = prepare(c, step, &data);
     if (code == MSG_SUCCESS)
-        code = combine_all(c, given, count * size, first * size, mine, call, data);
+        code = combine_all(c, given, count * size, first * size, own, call, data);
     if (code != MSG_SUCCESS)
         return code;
     done(c, given);
-    publish(c, step, mine * size);
+    publish(c, step, own * size);
     for (size_t i = 0; i < n; i++) {
         size_t from = count * i / n, len = (count * (i + 1) / n - from) * size;
         if ((code = take(c, step, (int)i, len, &part)) != MSG_SUCCESS)
@@ -290,7 +290,7 @@ int coll_flat_alltoall(const struct coll_ring *r, const struct coll_call *call)
     char *in = call->out;
     size_t len = call->len, at = 0, n = (size_t)c->n_locals, most = COLL_AREA_DATA / n & ~(size_t)7;
     do {
-        size_t now = smaller(len - at, most), mine = (size_t)c->local * len + at;
+        size_t now = smaller(len - at, most), own = (size_t)c->local * len + at;
         uint64_t step = ++c->n_steps;
         const uint8_t *data = NULL;
         uint8_t *area;
@@ -302,7 +302,7 @@ int coll_flat_alltoall(const struct coll_ring *r, const struct coll_call *call)
                 memcpy(area + i * now, out + i * len + at, now);
         publish(c, step, now);
         if (now && in != out)
-            memcpy(in + mine, out + mine, now);
+            memcpy(in + own, out + own, now);
         for (int d = 1; d < c->n_locals && code == MSG_SUCCESS; d++) {
             int i = (c->local + d) % c->n_locals;
             code = take(c, step, i, now, &data);

@@ -110,7 +110,7 @@ struct coll {
 
     struct coll_cell *cells; /* [n + n_nodes]; NULL: no RDMA */
     msg_exposed exposed;
-    msg_exposed *theirs; /* [n] */
+    msg_exposed *remote_exposed; /* [n] */
     int64_t n_rdma, n_overall;
     struct coll_slots *slots; /* NULL until first needed */
 
@@ -207,7 +207,7 @@ static inline int coll_recv(coll *c, int tag, void *buf, size_t len, int src)
 /* ---------------------------------------------------------------- coll.c */
 
 /* Gather len bytes of each rank on all ranks, by way of rank 0. */
-int coll_gather_all(coll *c, const void *mine, size_t len, void *all);
+int coll_gather_all(coll *c, const void *own, size_t len, void *all);
 /* Return len bytes of scratch memory, valid until the next call; NULL: no memory. */
 void *coll_scratch(coll *c, size_t len);
 

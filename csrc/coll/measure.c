@@ -175,8 +175,8 @@ static int loop(int (*call)(void *), void *context, const coll_measure_run_plan 
     return code;
 }
 
-/* The context of our_call: the root advances from call to call. */
-struct ours {
+/* The context of viakit_call: the root advances from call to call. */
+struct viakit_context {
     coll *group;
     const coll_measure_work *work;
     int algorithm, root;
@@ -191,9 +191,9 @@ static int next_root(int *root, int n)
 }
 
 /* Lengths are bytes; reductions add doubles, the most common case. */
-static int our_call(void *context)
+static int viakit_call(void *context)
 {
-    struct ours *o = context;
+    struct viakit_context *o = context;
     const coll_measure_work *w = o->work;
     switch (w->operation) {
     case COLL_NOTHING:
@@ -233,7 +233,7 @@ static int begin_virtual_time(coll_measure *m, const struct vk_virtual *v)
 
 int coll_measure_run(coll_measure *m, const coll_measure_work *work, int algorithm, const coll_measure_run_plan *plan)
 {
-    struct ours ours = {.group = m->group, .work = work, .algorithm = algorithm};
+    struct viakit_context own = {.group = m->group, .work = work, .algorithm = algorithm};
     vk_virtual_adopt();
     const struct vk_virtual *v = vk_load_relaxed(&vk_virtual);
     int code = v ? begin_virtual_time(m, v) : MSG_SUCCESS;
@@ -241,7 +241,7 @@ int coll_measure_run(coll_measure *m, const coll_measure_work *work, int algorit
         return code;
     if (work->operation == COLL_NOTHING)
         code = coll_barrier(m->group, COLL_BARRIER_DEFAULT);
-    code = code ? code : loop(our_call, &ours, plan);
+    code = code ? code : loop(viakit_call, &own, plan);
     if (v)
         v->end();
     return code;
@@ -249,7 +249,7 @@ int coll_measure_run(coll_measure *m, const coll_measure_work *work, int algorit
 
 /* An MPI handle is an int (MPICH) or a pointer (Open MPI). On the supported machines either is passed in a register
  * like uintptr_t (csrc/bench/ep_mpi.c). The union is for dlsym, which returns a pointer to an object. */
-struct theirs {
+struct mpi_context {
     const coll_measure_work *work;
     const coll_measure_mpi *mpi;
     int root;
@@ -269,10 +269,10 @@ static const char *const functions[COLL_N_OPERATIONS] = {
     [COLL_ALLREDUCE] = "MPI_Allreduce", [COLL_ALLGATHER] = "MPI_Allgather", [COLL_ALLTOALL] = "MPI_Alltoall",
 };
 
-/* Reductions of whole doubles, all others of bytes, as in our_call. */
+/* Reductions of whole doubles, all others of bytes, as in viakit_call. */
 static int mpi_call(void *context)
 {
-    struct theirs *t = context;
+    struct mpi_context *t = context;
     const coll_measure_work *w = t->work;
     const coll_measure_mpi *m = t->mpi;
     int bytes = (int)w->len, reals = (int)(w->len / sizeof(double));
@@ -292,12 +292,12 @@ static int mpi_call(void *context)
 
 int coll_measure_run_mpi(const coll_measure_mpi *mpi, const coll_measure_work *work, const coll_measure_run_plan *plan)
 {
-    struct theirs theirs = {.work = work, .mpi = mpi};
+    struct mpi_context mpi_run = {.work = work, .mpi = mpi};
     void *handle = dlopen(mpi->library, RTLD_NOW | RTLD_NOLOAD | RTLD_LOCAL); /* the library that is initialised */
     if (handle == NULL || work->operation <= COLL_NOTHING || work->operation >= COLL_N_OPERATIONS)
         return -1;
-    theirs.call.found = dlsym(handle, functions[work->operation]);
-    int code = theirs.call.found ? loop(mpi_call, &theirs, plan) : -1;
+    mpi_run.call.found = dlsym(handle, functions[work->operation]);
+    int code = mpi_run.call.found ? loop(mpi_call, &mpi_run, plan) : -1;
     dlclose(handle);
     return code;
 }

@@ -17,7 +17,7 @@
  * rank that sets it notifies all others, so no rank waits for one that has given up.
  *
  * Control messages are sent from memory of the group that stays until they have left. No rank waits for them. Those of
- * a freed group may still be queued when another group gets its context, so each message carries its group's birth.
+ * a freed group may still be queued when another group gets its context, so each message carries its group's incarnation.
  */
 #include <limits.h>
 #include <linux/futex.h>
@@ -56,7 +56,7 @@ static int fail_at(coll *c, int code, uint64_t number, const struct coll_word *c
         word->origin = c->rank;
     word->code = code;
     word->number = number;
-    word->birth = c->now.birth;
+    word->incarnation = c->now.incarnation;
     word->tag = -1;
     for (int i = 0; i < c->n; i++) {
         msg_request *r = NULL;
@@ -98,7 +98,7 @@ int coll_gave_up(coll *c, int rank)
     do {
         if (!coll_take_control(c->world, c->context, COLL_TAG_ABORT, &word, sizeof word, &source))
             return MSG_SUCCESS;
-    } while (word.birth != c->now.birth);
+    } while (word.incarnation != c->now.incarnation);
     word.reason[COLL_REASON_LEN - 1] = 0;
     c->abort_words[rank] = word;
     return c->gave_up[rank] = concerns_all(word.code) ? (int)word.code : MSG_ERR_LEFT;
@@ -111,7 +111,7 @@ static int given_up(coll *c)
     int source = MSG_ANY_SOURCE, tag = COLL_TAG_GIVE_UP | (int)(c->now.number & COLL_GIVE_UP_NUMBERS);
     for (; coll_take_control(c->world, c->context, tag, &word, sizeof word, &source); source = MSG_ANY_SOURCE) {
         word.reason[COLL_REASON_LEN - 1] = 0;
-        if (word.birth == c->now.birth && word.number == c->now.number)
+        if (word.incarnation == c->now.incarnation && word.number == c->now.number)
             return fail_at(c, concerns_all(word.code) ? (int)word.code : MSG_ERR_LEFT, c->now.number, &word);
     }
     return MSG_SUCCESS;
@@ -164,9 +164,9 @@ static int mismatched(coll *c)
         struct coll_note word;
         int source = c->ranks[i];
         while (i != c->rank && coll_take_control(c->world, c->context, COLL_TAG_NOTE, &word, sizeof word, &source)) {
-            if (word.birth == c->now.birth)
+            if (word.incarnation == c->now.incarnation)
                 c->notes[i] = word;
-            if (word.birth == c->now.birth && word.number < c->now.number)
+            if (word.incarnation == c->now.incarnation && word.number < c->now.number)
                 send_note(c, i);
         }
         if (c->notes[i].number == c->now.number &&

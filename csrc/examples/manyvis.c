@@ -64,7 +64,7 @@ static void send_line(VIP_VI_HANDLE vi, struct line *l, VIP_MEM_HANDLE memory)
 /* The server (host is NULL), or the clients of a server at host. */
 static void *run(void *host)
 {
-    VIP_VI_ATTRIBUTES attributes = {VIP_SERVICE_RELIABLE_DELIVERY, 32768, 0, 0, 0, 0}, theirs;
+    VIP_VI_ATTRIBUTES attributes = {VIP_SERVICE_RELIABLE_DELIVERY, 32768, 0, 0, 0, 0}, remote;
     VIP_NET_ADDRESS address[16], caller[16];
     VIP_NIC_HANDLE nic;
     VIP_VI_HANDLE vi;
@@ -88,11 +88,11 @@ static void *run(void *host)
         /* Before the connection, so that an arriving message finds it. */
         CHECK(VipPostRecv(vi, fill(&l->recv, l->in, memory), memory));
         if (host) {
-            while (VipConnectRequest(vi, NULL, address, 10000, &theirs) != VIP_SUCCESS)
+            while (VipConnectRequest(vi, NULL, address, 10000, &remote) != VIP_SUCCESS)
                 sched_yield(); /* until the server waits */
             send_line(vi, l, memory);
         } else {
-            CHECK(VipConnectWait(nic, address, VIP_INFINITE, caller, &theirs, &request));
+            CHECK(VipConnectWait(nic, address, VIP_INFINITE, caller, &remote, &request));
             CHECK(VipConnectAccept(request, vi));
         }
     }

@@ -77,7 +77,7 @@ int main(int argc, char **argv)
 {
     int serves = argc > 2;
     VIP_UINT32 turns = argc > 3 ? (VIP_UINT32)atoi(argv[3]) : 10000, left = 1;
-    VIP_VI_ATTRIBUTES attributes = {VIP_SERVICE_RELIABLE_DELIVERY, 32768, 0, 0, 0, 0}, theirs;
+    VIP_VI_ATTRIBUTES attributes = {VIP_SERVICE_RELIABLE_DELIVERY, 32768, 0, 0, 0, 0}, remote;
     VIP_CONN_HANDLE caller;
     VIP_RETURN code;
     struct timeval t0, t1;
@@ -92,11 +92,11 @@ int main(int argc, char **argv)
     table->DiscriminatorLen = sizeof TABLE;
     memcpy(table->HostAddress + table->HostAddressLen, TABLE, sizeof TABLE);
     if (serves) {
-        while ((code = VipConnectRequest(vi, NULL, table, 10000, &theirs)) == VIP_NO_MATCH || code == VIP_NOT_REACHABLE)
+        while ((code = VipConnectRequest(vi, NULL, table, 10000, &remote)) == VIP_NO_MATCH || code == VIP_NOT_REACHABLE)
             usleep(10000); /* until the other player waits */
         check(code, "VipConnectRequest");
     } else {
-        CHECK(VipConnectWait(nic, table, VIP_INFINITE, other, &theirs, &caller));
+        CHECK(VipConnectWait(nic, table, VIP_INFINITE, other, &remote, &caller));
         CHECK(VipConnectAccept(caller, vi));
     }
     gettimeofday(&t0, NULL);

@@ -22,7 +22,7 @@ static struct {
     VIP_DESCRIPTOR send, recv;     /* 64 bytes each, with space for two segments */
     volatile VIP_UINT32 in[WORDS]; /* the other side writes here */
     VIP_UINT32 out[WORDS];
-    VIP_UINT64 mine[3], theirs[3]; /* address and handle of `in`, number of pages */
+    VIP_UINT64 own[3], remote[3]; /* address and handle of `in`, number of pages */
 } b __attribute__((aligned(4096)));
 static VIP_NET_ADDRESS here[16], there[16];
 static VIP_NIC_HANDLE nic;
@@ -60,8 +60,8 @@ static void write_page(VIP_UINT32 number)
     int i;
     for (i = 0; i < WORDS; i++)
         b.out[i] = number;
-    b.send.DS[0].Remote.Data.AddressBits = b.theirs[0];
-    b.send.DS[0].Remote.Handle = (VIP_UINT32)b.theirs[1];
+    b.send.DS[0].Remote.Data.AddressBits = b.remote[0];
+    b.send.DS[0].Remote.Handle = (VIP_UINT32)b.remote[1];
     CHECK(VipPostSend(vi, fill(&b.send, VIP_CONTROL_OP_RDMAWRITE, 1, b.out, sizeof b.out), memory));
     CHECK(VipSendWait(vi, 5000, &done));
 }
@@ -80,7 +80,7 @@ int main(int argc, char **argv)
 {
     VIP_UINT32 writes = argc > 2, pages = argc > 3 ? (VIP_UINT32)atoi(argv[3]) : 1000, n;
     VIP_MEM_ATTRIBUTES rights = {NULL, VIP_TRUE, VIP_FALSE}; /* remote writes are allowed here, through the VI below */
-    VIP_VI_ATTRIBUTES attributes = {VIP_SERVICE_RELIABLE_DELIVERY, 32768, 0, 0, VIP_TRUE, 0}, theirs;
+    VIP_VI_ATTRIBUTES attributes = {VIP_SERVICE_RELIABLE_DELIVERY, 32768, 0, 0, VIP_TRUE, 0}, remote;
     VIP_CONN_HANDLE caller;
     VIP_RETURN code;
 
@@ -88,25 +88,25 @@ int main(int argc, char **argv)
     CHECK(VipErrorCallback(nic, (char *)"error handler", on_error));
     CHECK(VipRegisterMem(nic, &b, sizeof b, &rights, &memory));
     CHECK(VipCreateVi(nic, &attributes, NULL, NULL, &vi));
-    CHECK(VipPostRecv(vi, fill(&b.recv, VIP_CONTROL_OP_SENDRECV, 0, b.theirs, sizeof b.theirs), memory));
+    CHECK(VipPostRecv(vi, fill(&b.recv, VIP_CONTROL_OP_SENDRECV, 0, b.remote, sizeof b.remote), memory));
     CHECK(VipNSGetHostByName(nic, writes ? argv[2] : (char *)"localhost", there, 0));
     there->DiscriminatorLen = sizeof SERVICE;
     memcpy(there->HostAddress + there->HostAddressLen, SERVICE, sizeof SERVICE);
     if (writes) {
-        while ((code = VipConnectRequest(vi, NULL, there, 10000, &theirs)) == VIP_NO_MATCH || code == VIP_NOT_REACHABLE)
+        while ((code = VipConnectRequest(vi, NULL, there, 10000, &remote)) == VIP_NO_MATCH || code == VIP_NOT_REACHABLE)
             sched_yield(); /* until the target waits */
         check(code, "VipConnectRequest");
     } else {
-        CHECK(VipConnectWait(nic, there, VIP_INFINITE, here, &theirs, &caller));
+        CHECK(VipConnectWait(nic, there, VIP_INFINITE, here, &remote, &caller));
         CHECK(VipConnectAccept(caller, vi));
     }
-    b.mine[0] = (unsigned long)b.in;
-    b.mine[1] = memory;
-    b.mine[2] = pages;
-    CHECK(VipPostSend(vi, fill(&b.send, VIP_CONTROL_OP_SENDRECV, 0, b.mine, sizeof b.mine), memory));
+    b.own[0] = (unsigned long)b.in;
+    b.own[1] = memory;
+    b.own[2] = pages;
+    CHECK(VipPostSend(vi, fill(&b.send, VIP_CONTROL_OP_SENDRECV, 0, b.own, sizeof b.own), memory));
     CHECK(VipSendWait(vi, 5000, &done));
     CHECK(VipRecvWait(vi, 5000, &done));
-    for (n = 1; n <= (writes ? pages : b.theirs[2]); n++) {
+    for (n = 1; n <= (writes ? pages : b.remote[2]); n++) {
         if (writes)
             write_page(n);
         await_page(n);

@@ -70,7 +70,7 @@ LANES_INLINE vf64 absolute(vf64 x)
 }
 
 /* Process one vector of pairs. With `out`, count only the pairs that reach RARE there, and nothing else. */
-LANES_INLINE void turn(struct totals *totals, vf64 u, vf64 v, struct kernels_ep *out)
+LANES_INLINE void iterate(struct totals *totals, vf64 u, vf64 v, struct kernels_ep *out)
 {
     vf64 t = fused_f64(v, v, u * u);
     vi64 inside = t <= 1.0;
@@ -101,7 +101,7 @@ LANES_INLINE void block(struct streams *streams, struct totals *totals, uint64_t
 {
     for (uint64_t i = 0; i < n; i += STRIDE) {
         for (int chain = 0; chain < CHAINS; chain++) {
-            turn(totals, signed_uniform(streams->u[chain]), signed_uniform(streams->v[chain]), out);
+            iterate(totals, signed_uniform(streams->u[chain]), signed_uniform(streams->v[chain]), out);
             streams->u[chain] = random_next(streams->u[chain], streams->power);
             streams->v[chain] = random_next(streams->v[chain], streams->power);
         }

@@ -22,8 +22,8 @@ size_t kernels_water_partners(size_t i, size_t n)
     /* One molecule is as far ahead as behind. For a molecule in the first half with an even number, the pair is its
      * own; with an odd number it is the other molecule's. All ranks thus have about the same number of pairs. */
     size_t half = n / 2;
-    int mine = i < half ? i % 2 == 0 : (i - half) % 2 == 1;
-    return n == 0 ? 0 : half - !mine;
+    int is_own = i < half ? i % 2 == 0 : (i - half) % 2 == 1;
+    return n == 0 ? 0 : half - !is_own;
 }
 
 /* Taylor's series, by Pascal's triangle, in place. Rows of `state` hold x and its derivatives times h^k / k!, so each

@@ -370,9 +370,10 @@ static int shm_route(struct link *link, const uint8_t address[6], uint16_t port,
 static int shm_request_all(struct link *link, const uint8_t address[6], struct link_frame *frame)
 {
     uint16_t ports[512];
-    int ours = memcmp(address, link->address, 6) == 0, n = ours ? shm_ports(link, ports, 511) : 0, n_sent = 0, full = 0;
+    int is_own = memcmp(address, link->address, 6) == 0, n = is_own ? shm_ports(link, ports, 511) : 0, n_sent = 0,
+        full = 0;
     int lacking = 0;
-    if (ours && link_matches_own_request(link->client, frame))
+    if (is_own && link_matches_own_request(link->client, frame))
         ports[n++] = link->port;
     for (int i = 0; i < n; i++) {
         struct link_peer *peer;
@@ -393,7 +394,7 @@ static int shm_request_all(struct link *link, const uint8_t address[6], struct l
     if (full)
         return LINK_UNKNOWN;
     if (n_sent == 0)
-        return lacking || shm_explain_absence(link) || !ours ? 0 : LINK_ONLY_US;
+        return lacking || shm_explain_absence(link) || !is_own ? 0 : LINK_ONLY_US;
     return n_sent;
 }
 

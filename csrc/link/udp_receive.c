@@ -125,9 +125,9 @@ static void take_errors(struct link *link)
             return;
         for (struct cmsghdr *c = CMSG_FIRSTHDR(&m); c; c = CMSG_NXTHDR(&m, c)) {
             struct sock_extended_err e;
-            int ours = (c->cmsg_level == IPPROTO_IP && c->cmsg_type == IP_RECVERR) ||
-                       (c->cmsg_level == IPPROTO_IPV6 && c->cmsg_type == IPV6_RECVERR);
-            if (!ours || c->cmsg_len < CMSG_LEN(sizeof e))
+            int is_error = (c->cmsg_level == IPPROTO_IP && c->cmsg_type == IP_RECVERR) ||
+                           (c->cmsg_level == IPPROTO_IPV6 && c->cmsg_type == IPV6_RECVERR);
+            if (!is_error || c->cmsg_len < CMSG_LEN(sizeof e))
                 continue;
             memcpy(&e, CMSG_DATA(c), sizeof e);
             if (e.ee_errno == ECONNREFUSED && e.ee_origin != SO_EE_ORIGIN_LOCAL)

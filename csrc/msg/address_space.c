@@ -43,7 +43,7 @@ static int can_reserve(uint64_t bytes)
 
 int msg_check_address_space(msg_world *w, const msg_options *o, const struct msg_address_space *first, size_t stride)
 {
-    uint64_t needed = SPARE, mine = 0;
+    uint64_t needed = SPARE, lacking = 0;
     uint32_t limited = 0;
     for (int i = 0; i < w->n_ranks; i++) {
         const struct msg_address_space *space = (const void *)((const char *)first + (size_t)i * stride);
@@ -54,20 +54,20 @@ int msg_check_address_space(msg_world *w, const msg_options *o, const struct msg
     if (!limited)
         return MSG_SUCCESS;
     if (!can_reserve(needed))
-        mine = needed;
+        lacking = needed;
     uint64_t *all = calloc((size_t)w->n_ranks, sizeof *all);
-    int code = all ? msg_allgather(w, o, &mine, sizeof mine, all) : msg_fail(w, MSG_ERR_NO_MEMORY, "no memory");
-    for (int i = 0; code == MSG_SUCCESS && mine == 0 && i < w->n_ranks; i++)
+    int code = all ? msg_allgather(w, o, &lacking, sizeof lacking, all) : msg_fail(w, MSG_ERR_NO_MEMORY, "no memory");
+    for (int i = 0; code == MSG_SUCCESS && lacking == 0 && i < w->n_ranks; i++)
         if (all[i])
             code = msg_fail(w, MSG_ERR_CHANNEL,
                             "rank %d lacks address space: it requested %llu MiB more, for the memory of the other "
                             "ranks of its host; raise or lift its limit (ulimit -v)",
                             i, (unsigned long long)(all[i] >> 20));
     free(all);
-    if (mine)
+    if (lacking)
         code = msg_fail(w, MSG_ERR_CHANNEL,
                         "address space is missing: %llu MiB more were requested, for the memory of the other ranks of "
                         "this host (%d); raise or lift the limit (ulimit -v)",
-                        (unsigned long long)(mine >> 20), w->n_local - 1);
+                        (unsigned long long)(lacking >> 20), w->n_local - 1);
     return code;
 }

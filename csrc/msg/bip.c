@@ -376,7 +376,7 @@ static int meet(msg_world *w, const msg_options *o, const struct bc_card *cards)
 /* Every rank takes part in the exchange even if it could not start, so that all ranks get its failure. */
 static int open_job(msg_world *w, const msg_options *o)
 {
-    struct bc_card *cards = calloc((size_t)w->n_ranks, sizeof *cards), mine = {.failed = 0};
+    struct bc_card *cards = calloc((size_t)w->n_ranks, sizeof *cards), own = {.failed = 0};
     struct bc_world *b = calloc(1, sizeof *b);
     w->at = b;
     int code = MSG_ERR_NO_MEMORY;
@@ -385,11 +385,11 @@ static int open_job(msg_world *w, const msg_options *o)
         code = start(w, o);
     } else
         msg_fail(w, code, "no memory");
-    mine.failed = code != MSG_SUCCESS;
+    own.failed = code != MSG_SUCCESS;
     if (code == MSG_SUCCESS)
-        bip_card(b->job, mine.card);
-    mine.space = msg_address_space_of(code == MSG_SUCCESS ? bip_bytes_to_map(b->job) : 0);
-    int gathered = cards ? msg_allgather(w, o, &mine, sizeof mine, cards) : MSG_ERR_NO_MEMORY;
+        bip_card(b->job, own.card);
+    own.space = msg_address_space_of(code == MSG_SUCCESS ? bip_bytes_to_map(b->job) : 0);
+    int gathered = cards ? msg_allgather(w, o, &own, sizeof own, cards) : MSG_ERR_NO_MEMORY;
     for (int i = 0; code == MSG_SUCCESS && gathered == MSG_SUCCESS && i < w->n_ranks; i++)
         if (cards[i].failed)
             code = msg_fail(w, MSG_ERR_CHANNEL, "rank %d could not open its NIC", i);

@@ -530,7 +530,7 @@ int msg_check_address_space(msg_world *w, const msg_options *o, const struct msg
 /* Exchanges the properties of the ranks, and compares them. */
 int msg_greet(msg_world *w, const msg_options *o);
 
-int msg_allgather(msg_world *w, const msg_options *o, const void *mine, size_t len, void *all);
+int msg_allgather(msg_world *w, const msg_options *o, const void *own, size_t len, void *all);
 
 /* takeover_us of a NIC that a channel opens. Ranks that share a core yield it after microseconds while they wait,
  * and after milliseconds while one computes. A NIC thread that polls more often only takes the core from working

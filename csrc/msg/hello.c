@@ -93,20 +93,20 @@ static int compare_hellos(msg_world *w, const struct hello *all)
     int local = 0, sharing = 0, cores = 0;
     uint64_t usable[N_CORES / 64] = {0};
     for (int i = 0; i < w->n_ranks; i++) {
-        const struct hello *h = &all[i], *mine = &all[w->rank];
+        const struct hello *h = &all[i], *own = &all[w->rank];
         /* The version comes first: if it differs, the layout of all other fields may differ, too. */
         if (h->magic != MAGIC || h->n_ranks != (uint32_t)w->n_ranks || h->rank != (uint32_t)i)
             return msg_fail(w, MSG_ERR_MISMATCH,
                             "rank %d was started as rank %u of %u: all must be given ranks 0 to n - 1, and "
                             "the same version of viakit",
                             i, h->rank, h->n_ranks);
-        if (h->byte_order != mine->byte_order)
+        if (h->byte_order != own->byte_order)
             return msg_fail(w, MSG_ERR_MISMATCH, "rank %d has another byte order", i);
         if (h->policy != all[0].policy)
             return msg_fail(w, MSG_ERR_MISMATCH, "rank %d was started with another policy than rank 0", i);
         w->peers[i].host = h->host;
-        local += h->host == mine->host;
-        if (h->machine != mine->machine)
+        local += h->host == own->host;
+        if (h->machine != own->machine)
             continue;
         sharing++;
         for (int k = 0; k < N_CORES / 64; k++)
@@ -144,23 +144,23 @@ int msg_greet(msg_world *w, const msg_options *o)
 {
     char rank[32];
     snprintf(rank, sizeof rank, "machine, rank %d", w->rank);
-    struct hello mine = {.magic = MAGIC,
-                         .host = hash_host(msg_on_machine() ? rank : o->host),
-                         .machine = hash_machine(),
-                         .policy = hash_policy(&w->policy),
-                         .byte_order = 0x01020304,
-                         .rank = (uint32_t)w->rank,
-                         .n_ranks = (uint32_t)w->n_ranks,
-                         .pid = (uint32_t)getpid()};
+    struct hello own = {.magic = MAGIC,
+                        .host = hash_host(msg_on_machine() ? rank : o->host),
+                        .machine = hash_machine(),
+                        .policy = hash_policy(&w->policy),
+                        .byte_order = 0x01020304,
+                        .rank = (uint32_t)w->rank,
+                        .n_ranks = (uint32_t)w->n_ranks,
+                        .pid = (uint32_t)getpid()};
     struct hello *all = calloc((size_t)w->n_ranks, sizeof *all);
     if (all == NULL)
         return msg_fail(w, MSG_ERR_NO_MEMORY, "no memory");
     /* Two jobs with the same name would collide on shm. Without random bytes the time is used. */
-    if (getrandom(mine.random, sizeof mine.random, 0) != (ssize_t)sizeof mine.random)
-        mine.random[0] = (uint8_t)vk_now();
-    msg_calibration_of(&w->policy, o->network_device, mine.calibration);
-    mark_cores(mine.cores);
-    int code = msg_allgather(w, o, &mine, sizeof mine, all);
+    if (getrandom(own.random, sizeof own.random, 0) != (ssize_t)sizeof own.random)
+        own.random[0] = (uint8_t)vk_now();
+    msg_calibration_of(&w->policy, o->network_device, own.calibration);
+    mark_cores(own.cores);
+    int code = msg_allgather(w, o, &own, sizeof own, all);
     if (code == MSG_SUCCESS)
         code = compare_hellos(w, all);
     free(all);

@@ -109,7 +109,7 @@ typedef struct {
 /* The launcher's allgather of small blobs: writes n_ranks blobs of len bytes into `all`, in the order of ranks.
  * Collective and blocking. Returns 0, or any other value to abort the opening. Called only a few times, while a
  * world opens. */
-typedef int (*msg_exchange)(void *context, const void *mine, size_t len, void *all);
+typedef int (*msg_exchange)(void *context, const void *own, size_t len, void *all);
 
 /* Zero or NULL in a field selects the default. Start from memset 0 and set `size`. Strings are copied. */
 typedef struct {

@@ -55,15 +55,15 @@ _Static_assert(sizeof(struct reply) == 88, "no padding: it travels as it lies");
 /* One call: made by this rank, or incoming. fd -1: none. */
 struct call {
     int fd;
-    int rank;                                                        /* ours: the rank that is called */
-    enum { CONNECTING, AWAITING_NONCE, AWAITING_PROOF, DONE } state; /* ours */
-    uint64_t again_at;                                               /* ours, fd -1: when to call again */
-    int n_refused;      /* ours: calls that ended after this rank's proof */
-    int why;            /* ours: errno of the last call that failed, or 0 */
+    int rank;                                                        /* own call: the rank that is called */
+    enum { CONNECTING, AWAITING_NONCE, AWAITING_PROOF, DONE } state; /* of its own call */
+    uint64_t again_at;                                               /* own call, fd -1: when to call again */
+    int n_refused;      /* own call: calls that ended after this rank's proof */
+    int why;            /* own call: errno of the last call that failed, or 0 */
     uint64_t until;     /* when it is dropped */
     uint8_t nonce[16];  /* S */
     struct reply reply; /* of this rank's call: as sent; of an incoming call: as far as it has arrived */
-    uint8_t proof[32];  /* ours: of the listener, as far as it has come */
+    uint8_t proof[32];  /* own call: of the listener, as far as it has come */
     size_t got;         /* bytes of what is awaited */
 };
 

@@ -183,16 +183,16 @@ static int watch_ranks(msg_world *w)
 
 int tc_open(msg_world *w, const msg_options *o)
 {
-    struct tc_card *cards = calloc((size_t)w->n_ranks, sizeof *cards), mine;
-    memset(&mine, 0, sizeof mine);
+    struct tc_card *cards = calloc((size_t)w->n_ranks, sizeof *cards), own;
+    memset(&own, 0, sizeof own);
     int code = cards ? make_ranks(w) : msg_fail(w, MSG_ERR_NO_MEMORY, "no memory"), listener = -1;
     if (code == 0)
-        code = find_address(w, o, &mine.address, &mine.len);
-    if (code == 0 && (listener = listen_at(w, &mine.address, &mine.len)) < 0)
+        code = find_address(w, o, &own.address, &own.len);
+    if (code == 0 && (listener = listen_at(w, &own.address, &own.len)) < 0)
         code = failed(w, o->address ? o->address : "listening");
     /* The exchange takes place in any case (world.c). */
-    mine.failed = code != 0;
-    int gathered = cards ? msg_allgather(w, o, &mine, sizeof mine, cards) : MSG_ERR_NO_MEMORY;
+    own.failed = code != 0;
+    int gathered = cards ? msg_allgather(w, o, &own, sizeof own, cards) : MSG_ERR_NO_MEMORY;
     for (int i = 0; code == 0 && gathered == 0 && i < w->n_ranks; i++) {
         if (cards[i].failed)
             code = msg_fail(w, MSG_ERR_CHANNEL, "rank %d could not listen", i);

@@ -110,12 +110,12 @@ static int by_value(const void *a, const void *b)
 }
 
 /* All memory of the daemon, allocated before the fork, because the daemon may not allocate. Pipe 2k goes from the
- * rank to its k-th peer, pipe 2k + 1 back. keep: all descriptors that stay open in the daemon. ours: the rank's new
+ * rank to its k-th peer, pipe 2k + 1 back. keep: all descriptors that stay open in the daemon. local: the rank's new
  * ends, by rank. */
 struct plan {
     struct pipe *pipes;
     struct pollfd *fds;
-    int *keep, *ours;
+    int *keep, *local;
     char *bytes;
     int n;
 };
@@ -125,7 +125,7 @@ static void free_plan(struct plan *p)
     free(p->pipes);
     free(p->fds);
     free(p->keep);
-    free(p->ours);
+    free(p->local);
     free(p->bytes);
 }
 
@@ -136,18 +136,18 @@ static int make_plan(msg_world *w, struct plan *p)
     *p = (struct plan){.pipes = calloc(n, sizeof *p->pipes),
                        .fds = calloc(n, sizeof *p->fds),
                        .keep = calloc(n, sizeof(int)),
-                       .ours = calloc((size_t)w->n_ranks, sizeof(int)),
+                       .local = calloc((size_t)w->n_ranks, sizeof(int)),
                        .bytes = malloc(n * BUFFER)};
-    if (!p->pipes || !p->fds || !p->keep || !p->ours || !p->bytes)
+    if (!p->pipes || !p->fds || !p->keep || !p->local || !p->bytes)
         return msg_fail(w, MSG_ERR_NO_MEMORY, "no memory for a daemon");
     for (int i = 0; i < w->n_ranks; i++) {
         int pair[2];
-        p->ours[i] = -1;
+        p->local[i] = -1;
         if (i == w->rank)
             continue;
         if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
             return msg_fail(w, MSG_ERR_CHANNEL, "socketpair: %s", strerror(errno));
-        p->ours[i] = pair[0];
+        p->local[i] = pair[0];
         p->keep[p->n] = pair[1];
         p->pipes[p->n] =
             (struct pipe){.from = pair[1], .to = t->ranks[i].fd, .bytes = p->bytes + (size_t)p->n * BUFFER};
@@ -182,18 +182,18 @@ int tc_relay_start(msg_world *w)
         code = msg_fail(w, MSG_ERR_CHANNEL, "fork: %s", strerror(errno));
     /* In the rank: closes the daemon's end of each pair, and replaces the connection by this rank's end. Without a
      * daemon, closes this rank's end and keeps the connection. */
-    for (int i = 0, k = 0; p.ours && i < w->n_ranks; i++) {
+    for (int i = 0, k = 0; p.local && i < w->n_ranks; i++) {
         if (i == w->rank || k >= p.n)
             continue;
         close(p.pipes[k].from); /* the daemon's end */
         k += 2;
         if (code == 0) {
             close(t->ranks[i].fd);
-            t->ranks[i].fd = p.ours[i];
+            t->ranks[i].fd = p.local[i];
             snprintf(t->ranks[i].route + strlen(t->ranks[i].route),
                      sizeof t->ranks[i].route - strlen(t->ranks[i].route), " by daemons");
-        } else if (p.ours[i] >= 0)
-            close(p.ours[i]);
+        } else if (p.local[i] >= 0)
+            close(p.local[i]);
     }
     free_plan(&p);
     if (code == 0)

@@ -26,7 +26,7 @@ struct vc_slot {
     uint64_t failed;  /* in the unreported list: 1 if it failed */
     uint64_t reserved[2];
 };
-_Static_assert(sizeof(struct vc_slot) == 128, "a descriptor and a line of ours");
+_Static_assert(sizeof(struct vc_slot) == 128, "a descriptor and a line of state");
 
 struct vc_rank {
     struct peers_pair pair;

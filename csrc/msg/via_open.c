@@ -167,21 +167,21 @@ static struct vc_world *make_world(msg_world *w)
 int vc_open(msg_world *w, const msg_options *o)
 {
     struct vc_world *v = make_world(w);
-    struct address_card *cards = calloc((size_t)w->n_ranks, sizeof *cards), mine = {.failed = 0};
+    struct address_card *cards = calloc((size_t)w->n_ranks, sizeof *cards), own = {.failed = 0};
     w->at = v;
     int code = v && cards ? peers_init(&v->net) : msg_fail(w, MSG_ERR_NO_MEMORY, "no memory");
     if (code == 0)
         code = open_ports(w, o);
     /* From here to msg_allgather failures are only recorded, because the exchange must take place. */
-    mine.failed = code != 0;
+    own.failed = code != 0;
     for (int i = 0; i < 2 && code == 0; i++)
         if (v->net.ports[i]) {
-            mine.len[i] = v->net.ports[i]->address_len;
-            memcpy(mine.host[i], v->net.ports[i]->address, mine.len[i]);
-            mine.n_recv[i] = v->net.ports[i]->n_recv;
+            own.len[i] = v->net.ports[i]->address_len;
+            memcpy(own.host[i], v->net.ports[i]->address, own.len[i]);
+            own.n_recv[i] = v->net.ports[i]->n_recv;
         }
-    mine.space = msg_address_space_of(code == 0 && v->net.ports[0] ? v->net.ports[0]->info.bytes_to_map : 0);
-    int gathered = cards ? msg_allgather(w, o, &mine, sizeof mine, cards) : MSG_ERR_NO_MEMORY;
+    own.space = msg_address_space_of(code == 0 && v->net.ports[0] ? v->net.ports[0]->info.bytes_to_map : 0);
+    int gathered = cards ? msg_allgather(w, o, &own, sizeof own, cards) : MSG_ERR_NO_MEMORY;
     if (code == 0 && gathered == 0)
         code = read_cards(w, cards);
     code = code ? code : gathered;

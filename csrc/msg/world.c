@@ -168,13 +168,13 @@ void msg_failures_ack(msg_world *w)
 
 /* ---------------------------------------------------------------- opening */
 
-int msg_allgather(msg_world *w, const msg_options *o, const void *mine, size_t len, void *all)
+int msg_allgather(msg_world *w, const msg_options *o, const void *own, size_t len, void *all)
 {
     if (w->n_ranks == 1) {
-        memcpy(all, mine, len);
+        memcpy(all, own, len);
         return MSG_SUCCESS;
     }
-    if (o->exchange(o->exchange_context, mine, len, all) != 0)
+    if (o->exchange(o->exchange_context, own, len, all) != 0)
         return msg_fail(w, MSG_ERR_EXCHANGE, "the launcher's exchange failed: a rank is missing, or gave up");
     return MSG_SUCCESS;
 }
@@ -330,18 +330,18 @@ static void attendant_end(struct attendant *a)
 static int connect_all(msg_world *w, const msg_options *o)
 {
     struct attendant attendant;
-    int mine = w->channel ? w->channel->open(w, o) : MSG_SUCCESS, opened = mine == MSG_SUCCESS;
+    int own = w->channel ? w->channel->open(w, o) : MSG_SUCCESS, opened = own == MSG_SUCCESS;
     int *all = calloc((size_t)w->n_ranks, sizeof *all);
     if (opened)
         attendant_begin(&attendant, w);
-    int code = all ? msg_allgather(w, o, &mine, sizeof mine, all) : MSG_ERR_NO_MEMORY;
+    int code = all ? msg_allgather(w, o, &own, sizeof own, all) : MSG_ERR_NO_MEMORY;
     if (opened)
         attendant_end(&attendant);
     for (int i = 0; code == MSG_SUCCESS && i < w->n_ranks; i++)
         /* A rank that has failed keeps its own error text. */
-        if (all[i] != MSG_SUCCESS && mine == MSG_SUCCESS)
+        if (all[i] != MSG_SUCCESS && own == MSG_SUCCESS)
             code = msg_fail(w, all[i], "rank %d could not connect", i);
-    code = mine ? mine : code;
+    code = own ? own : code;
     free(all);
     if (code && opened && w->channel)
         w->channel->close(w);

@@ -259,7 +259,7 @@ VIP_VI_HANDLE peers_sleep(struct peers *p, uint64_t ms)
     VIP_VI_HANDLE vi;
     VIP_BOOLEAN recv;
     if (p->ports[0] && p->ports[1]) {
-        port = p->ports[vk_add(&p->turn, 1) & 1];
+        port = p->ports[vk_add(&p->next_sleep, 1) & 1];
         ms = 1;
     }
     if (ms == 0 || vk_load_relaxed(&p->n_unsettled))

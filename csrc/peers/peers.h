@@ -104,7 +104,7 @@ struct peers {
     char *pairs;                   /* [n_ranks] */
     struct peers_pair **unsettled; /* [n_unsettled] */
     uint32_t n_unsettled;          /* peers_sleep reads it without the lock */
-    uint32_t turn;                 /* selects the NIC of the next sleep */
+    uint32_t next_sleep;           /* selects the NIC of the next sleep */
 };
 
 #define PEERS_NAME_LEN 16

@@ -63,7 +63,7 @@ struct rma_op {
     size_t len;        /* of result */
     size_t awaited;    /* bytes of it that have not arrived */
     uint64_t offset;   /* where a read begins at the target */
-    size_t asked;      /* bytes requested so far */
+    size_t requested;  /* bytes requested so far */
     msg_request *rdma; /* NULL: answered by DATA or DONE */
 };
 
@@ -140,7 +140,7 @@ void rma_op_end(rma_op *op, int error);
 /* Reaps the op's RDMA if it is complete. Returns 1 if the op is complete. */
 int rma_op_look(rma_op *op);
 /* Requests more data of a read, as much as may be under way. Does not wait. */
-void rma_ask_more(rma_op *op);
+void rma_request_more(rma_op *op);
 void rma_op_drop(rma_op *op); /* unlinks and frees it */
 int rma_send(rma_window *win, int target, int kind, struct msg_rest rest, const void *data, size_t len);
 /* Waits, lock held, as msg_wait_until without a deadline. */

@@ -297,19 +297,19 @@ int rma_put(rma_window *win, const void *buf, size_t len, int target, uint64_t o
 
 /* ---------------------------------------------------------------- get */
 
-void rma_ask_more(rma_op *op)
+void rma_request_more(rma_op *op)
 {
     rma_window *win = op->win;
     size_t piece = UNDER_WAY / 4;
-    while (!op->complete && op->asked < op->len && op->asked - (op->len - op->awaited) < UNDER_WAY) {
-        size_t n = op->len - op->asked < piece ? op->len - op->asked : piece;
+    while (!op->complete && op->requested < op->len && op->requested - (op->len - op->awaited) < UNDER_WAY) {
+        size_t n = op->len - op->requested < piece ? op->len - op->requested : piece;
         struct msg_packet p = {.head.tag = ACT_GET,
-                               .rest = {.address = op->offset + op->asked,
+                               .rest = {.address = op->offset + op->requested,
                                         .len = n,
                                         .id = op->id,
-                                        .peer_id = op->asked,
+                                        .peer_id = op->requested,
                                         .handle = win->number}};
-        op->asked += n;
+        op->requested += n;
         int code = msg_active_send(&win->r->world->peers[op->target], &p, NULL, 0);
         if (code) {
             rma_op_end(op, code);
@@ -331,7 +331,7 @@ static int get_away(rma_window *win, void *buf, size_t len, int target, uint64_t
         op->result = buf;
         op->len = op->awaited = len;
         op->offset = offset;
-        rma_ask_more(op);
+        rma_request_more(op);
     }
     if (code == MSG_SUCCESS && rma_op_look(op))
         code = op->error;
@@ -428,7 +428,7 @@ int rma_accumulate(rma_window *win, const void *buf, void *result, size_t count,
             op->result = result;
             op->len = op->awaited = len;
             op->offset = offset;
-            rma_ask_more(op);
+            rma_request_more(op);
             *out = op;
         }
     } else if (code == MSG_SUCCESS && len && combine != RMA_NO_OP)

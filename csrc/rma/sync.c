@@ -29,7 +29,7 @@ static int op_is_over(void *op)
 }
 
 /* Sends a request that is answered by DONE, and waits for the answer. */
-static int ask(rma_window *win, int target, int kind, uint32_t how)
+static int request(rma_window *win, int target, int kind, uint32_t how)
 {
     rma_op *op = rma_op_new(win, target);
     if (op == NULL)
@@ -79,7 +79,7 @@ static int flush_one(rma_window *win, int target)
         return MSG_SUCCESS;
     if (target != w->rank && part->unflushed && w->peers[target].state == MSG_PEER_CONNECTED) {
         part->unflushed = 0;
-        fault = ask(win, target, ACT_FLUSH, 0);
+        fault = request(win, target, ACT_FLUSH, 0);
         if (fault == MSG_ERR_ARG)
             msg_fail(w, fault, "an operation on rank %d was outside of the memory that is attached there", target);
         else
@@ -137,7 +137,7 @@ int rma_lock(rma_window *win, int target, int exclusive)
         return MSG_ERR_PROCESS;
     int code = rma_check_target(win, target);
     if (code == MSG_SUCCESS)
-        code = ask(win, target, ACT_LOCK, exclusive ? 1 : 0);
+        code = request(win, target, ACT_LOCK, exclusive ? 1 : 0);
     if (code == MSG_ERR_STATE)
         msg_fail(w, code, "this process has, or waits for, a lock of rank %d in this window already", target);
     else if (code == MSG_ERR_PROC_FAILED && w->peers[target].state == MSG_PEER_CONNECTED)

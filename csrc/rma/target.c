@@ -218,8 +218,8 @@ static void data_arrived(rma_window *win, int source, const struct msg_rest *res
     op->awaited -= len;
     if (op->awaited == 0)
         rma_op_end(op, MSG_SUCCESS);
-    else if (op->asked)
-        rma_ask_more(op);
+    else if (op->requested)
+        rma_request_more(op);
 }
 
 static void done_arrived(rma_window *win, int source, const struct msg_rest *rest)

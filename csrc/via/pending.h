@@ -46,7 +46,7 @@ struct via_conn {
     struct wire_proof accept_proof;
     uint8_t transcript[32];            /* of a handshake with proofs (proof.h), for the client's CONFIRM */
     struct via_acceptance *acceptance; /* the VipConnectAccept call that waits for it; NULL: none */
-    uint64_t repeat, retransmit_at;
+    uint64_t retransmit_interval, retransmit_at;
     uint64_t forget_at; /* when an answered request is removed; until then its answer is repeated */
 };
 

@@ -105,7 +105,7 @@ struct via_vi {
     uint8_t rx_active;                    /* in the middle of a message: WIRE_SEND or WIRE_WRITE */
     uint8_t rx_skip;                      /* drop pieces until the next first piece */
     uint8_t owes_acks;                    /* data is acknowledged even if no flag requests it */
-    uint8_t heard;                        /* a frame arrived since the keep-alive last checked */
+    uint8_t peer_active;                  /* a frame arrived since the keep-alive last checked */
     uint32_t rx_len;                      /* bytes of the message placed so far */
     uint32_t rx_segment, rx_segment_used; /* position in the receive descriptor */
     uint64_t rx_address;                  /* next byte of an RDMA write */

@@ -298,7 +298,7 @@ static void note_conns(struct snapshot *s, struct via_nic *nic)
 static void note_info(struct snapshot *s, struct via_nic *nic)
 {
     /* By nic->sleeper. */
-    static const char *const sleepers[] = {"nobody", "the NIC's thread", "a waiting call"};
+    static const char *const sleepers[] = {"none", "the NIC's thread", "a waiting call"};
     viakit_nic_info i;
     via_nic_info(nic, &i);
     /* Fields may be added under the same schema number; the meaning of a field does not change. */

@@ -32,15 +32,15 @@ void case_lengths(int rank, int n)
         size_t len = lengths[i];
         int from = -1;
         /* Each way, so both ranks are once the sender. 3: the data begin at an odd place. */
-        for (int turn = 0; turn < 2; turn++) {
+        for (int sender = 0; sender < 2; sender++) {
             memset(in, 0xA5, most);
-            pattern_fill(out + 3, len, (unsigned)(i * 2 + (unsigned)turn));
-            if (turn == rank)
+            pattern_fill(out + 3, len, (unsigned)(i * 2 + (unsigned)sender));
+            if (sender == rank)
                 send_to(1 - rank, 7, out + 3, len);
             else {
                 CHECK_EQ(recv_from(7, in + 64, len, &from), len);
                 CHECK_EQ(from, 1 - rank);
-                CHECK(pattern_holds(in + 64, len, (unsigned)(i * 2 + (unsigned)turn)));
+                CHECK(pattern_holds(in + 64, len, (unsigned)(i * 2 + (unsigned)sender)));
                 for (size_t k = 0; k < 64; k++)
                     CHECK(in[k] == 0xA5 && in[64 + len + k] == 0xA5);
             }
@@ -407,21 +407,21 @@ void case_classic(int rank, int n)
     }
     /* Long: 50000 words, into room for twice as many. */
     int r = bip_tirecv(2, big, 100000), s; /* all ranks send on, long */
-    static int mine[50000];
-    mine[49999] = rank;
-    s = bip_tisend(next, 2, mine, 50000);
+    static int out_words[50000];
+    out_words[49999] = rank;
+    s = bip_tisend(next, 2, out_words, 50000);
     while (bip_stest(s) == 0)
         sched_yield();
     while ((length = bip_rtestx(r, &node)) == -1)
         sched_yield();
     CHECK(length == 50000 && node == last && big[49999] == last);
     r = bip_irecv(small, 10);
-    s = bip_isend(next, mine, 0); /* nothing is a message, too */
+    s = bip_isend(next, out_words, 0); /* nothing is a message, too */
     bip_swait(s);
     CHECK_EQ(bip_rwaitx(r, &node), 0);
-    bip_tsend(next, 5, mine, 10);
-    bip_tsend(next, 5, mine, 9);
-    bip_tsend(next, 5, mine, 8);
+    bip_tsend(next, 5, out_words, 10);
+    bip_tsend(next, 5, out_words, 9);
+    bip_tsend(next, 5, out_words, 8);
     int *place = bip_tgetmsg(5, &length, &node);
     CHECK(place && length == 10 && node == last);
     bip_tfreemsg(5);
@@ -433,24 +433,24 @@ void case_classic(int rank, int n)
         sched_yield();
     CHECK_EQ(length, 8);
     r = bip_tirecv(6, small, 10);
-    bip_tsend(next, 6, mine, 3);
+    bip_tsend(next, 6, out_words, 3);
     CHECK_EQ(bip_rwait(r), 3);
     r = bip_tirecv(6, small, 10);
-    bip_tsend(next, 6, mine, 3);
+    bip_tsend(next, 6, out_words, 3);
     while (!bip_rtest(r))
         sched_yield();
     /* Each wrong call below is reported once: a send to itself, a rank that does not exist, negative lengths (twice),
      * and a release without a message. */
     bip_onerror(on_complaint);
-    bip_tsend(rank, 1, mine, 1);
+    bip_tsend(rank, 1, out_words, 1);
     CHECK_EQ(complaints, 1);
-    CHECK_EQ(bip_tisend(99, 1, mine, 1), -1);
-    CHECK_EQ(bip_tirecv(1, mine, -1), -1);
-    CHECK_EQ(bip_tisend(next, 1, mine, -1), -1);
+    CHECK_EQ(bip_tisend(99, 1, out_words, 1), -1);
+    CHECK_EQ(bip_tirecv(1, out_words, -1), -1);
+    CHECK_EQ(bip_tisend(next, 1, out_words, -1), -1);
     bip_tfreemsg(5);
     CHECK_EQ(complaints, 5);
     /* A message longer than its receive, an unknown id for both calls, a second open, and a call after the end. */
-    bip_tsend(next, 8, mine, 5);
+    bip_tsend(next, 8, out_words, 5);
     CHECK_EQ(bip_trecv(8, small, 4), -1);
     CHECK_EQ(complaints, 6);
     bip_swait(12345);

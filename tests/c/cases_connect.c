@@ -137,11 +137,11 @@ void no_match_a(side *s)
     address local, remote, nowhere;
     VIP_VI_ATTRIBUTES attr;
     VIP_RETURN r;
-    static const uint8_t nobody[6] = {0x02, 0xde, 0xad, 0, 0, 1};
+    static const uint8_t absent[6] = {0x02, 0xde, 0xad, 0, 0, 1};
     endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
     make_address(&local, s->attr.LocalNicAddress, "no-match", 8);
     make_address(&remote, s->peer_host, "no-match", 8);
-    make_address(&nowhere, nobody, "no-match", 8);
+    make_address(&nowhere, absent, "no-match", 8);
     /* No VI waits, but the NIC exists and reports it. */
     CHECK_RET(VipConnectRequest(e.vi, &local.net, &remote.net, 1000 * CHECK_WAIT_S, &attr), VIP_NO_MATCH);
     CHECK_EQ(vi_state(e.vi), VIP_STATE_IDLE);

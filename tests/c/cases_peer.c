@@ -42,17 +42,17 @@ static VIP_RETURN poll_done(endpoint *e, VIP_VI_ATTRIBUTES *attr)
 }
 
 /* One message each way, at the same time. */
-static void swap(endpoint *e, uint64_t mine, uint64_t *theirs)
+static void swap(endpoint *e, uint64_t word, uint64_t *peer_word)
 {
     VIP_DESCRIPTOR *sd = descriptor(e, 1), *rd = descriptor(e, 1);
     uint8_t *out = buffer(e, 8), *in = buffer(e, 8);
-    memcpy(out, &mine, 8);
+    memcpy(out, &word, 8);
     post_recv(e, prep_recv(e, rd, in, 8));
     SIDE_SYNC(e->s, 300);
     post_send(e, prep_send(e, sd, out, 8));
     reap_send(e, sd, VIP_STATUS_OP_SEND);
     reap_recv(e, rd, VIP_STATUS_OP_RECEIVE);
-    memcpy(theirs, in, 8);
+    memcpy(peer_word, in, 8);
 }
 
 /* ---- peer_connect: every level, polled and waiting, both at once or one after the other */
@@ -65,7 +65,7 @@ static void peer_connect_both(side *s)
         for (int how = 0; how < 4; how++) {
             endpoint e;
             VIP_VI_ATTRIBUTES attr;
-            uint64_t theirs;
+            uint64_t peer_word;
             endpoint_open(&e, s, s->levels[i], 4096);
             /* There is no result before a request. */
             CHECK_RET(VipConnectPeerDone(e.vi, &attr), VIP_INVALID_STATE);
@@ -92,8 +92,8 @@ static void peer_connect_both(side *s)
             CHECK_EQ(attr.MaxTransferSize, s->attr.MaxTransferSize);
             CHECK_EQ(attr.EnableRdmaWrite, VIP_TRUE);
             CHECK_RET(VipConnectPeerDone(e.vi, &attr), VIP_INVALID_STATE); /* the result is given once */
-            swap(&e, s->role, &theirs);
-            CHECK_EQ(theirs, !s->role);
+            swap(&e, s->role, &peer_word);
+            CHECK_EQ(peer_word, !s->role);
             endpoint_disconnect(&e);
             endpoint_close(&e);
         }
@@ -118,7 +118,7 @@ static void one_nic_both(side *s)
     viakit_nic_info info;
     VIP_VI_ATTRIBUTES attr;
     VIP_NIC_HANDLE gone;
-    uint64_t theirs;
+    uint64_t peer_word;
     /* Between equals first, with the partner's very NIC named. */
     VIP_RETURN r;
     CHECK_OK(viakit_query_nic(s->nic, &info));
@@ -133,8 +133,8 @@ static void one_nic_both(side *s)
     add_port(&remote, port);
     CHECK_OK(VipConnectPeerRequest(e.vi, &local.net, &remote.net, 1000 * CHECK_WAIT_S));
     CHECK_OK(VipConnectPeerWait(e.vi, &attr));
-    swap(&e, s->role, &theirs);
-    CHECK_EQ(theirs, !s->role);
+    swap(&e, s->role, &peer_word);
+    CHECK_EQ(peer_word, !s->role);
     endpoint_disconnect(&e);
     /* Then as client and server: a request to a port that no NIC has fails, although B waits. One to the right port
      * reaches B. */
@@ -178,7 +178,7 @@ static void peer_names_both(side *s)
     endpoint e, wrong, client;
     address local, remote;
     VIP_VI_ATTRIBUTES attr;
-    uint64_t theirs;
+    uint64_t peer_word;
     endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
     endpoint_open(&wrong, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
     endpoint_open(&client, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
@@ -194,8 +194,8 @@ static void peer_names_both(side *s)
     CHECK_OK(request_named(&wrong, "mine", s->role == SIDE_A ? "names b" : "names a", 2000 * CHECK_WAIT_S));
     request(&e, "names", 1000 * CHECK_WAIT_S);
     CHECK_OK(VipConnectPeerWait(e.vi, NULL));
-    swap(&e, s->role, &theirs);
-    CHECK_EQ(theirs, !s->role);
+    swap(&e, s->role, &peer_word);
+    CHECK_EQ(peer_word, !s->role);
     CHECK_RET(VipConnectPeerDone(wrong.vi, &attr), VIP_NOT_DONE);
     SIDE_SYNC(s, 1);
     /* A client finds no peer: it looks for a server. */
@@ -229,7 +229,7 @@ static void peer_mismatch_both(side *s)
     for (int i = 0; i < 3; i++) {
         endpoint e;
         VIP_VI_ATTRIBUTES attr;
-        uint64_t theirs;
+        uint64_t peer_word;
         /* The odd side differs in one attribute per round: the level, the longest transfer, the quality of service. */
         int odd = s->role == SIDE_B;
         endpoint_open_with(&e, s, odd && i == 0 ? VIP_SERVICE_RELIABLE_RECEPTION : VIP_SERVICE_RELIABLE_DELIVERY, 4096,
@@ -247,8 +247,8 @@ static void peer_mismatch_both(side *s)
         endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
         request(&e, "alike", 1000 * CHECK_WAIT_S);
         CHECK_OK(VipConnectPeerWait(e.vi, &attr));
-        swap(&e, s->role, &theirs);
-        CHECK_EQ(theirs, !s->role);
+        swap(&e, s->role, &peer_word);
+        CHECK_EQ(peer_word, !s->role);
         endpoint_disconnect(&e);
         endpoint_close(&e);
     }
@@ -282,36 +282,36 @@ static void peer_timeout_both(side *s)
     VIP_VI_ATTRIBUTES attr;
     VIP_DESCRIPTOR *d;
     pthread_t thread;
-    uint64_t theirs;
+    uint64_t peer_word;
     endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
     /* Two time-outs, reported by a wait and by a poll. 20 ms are enough, because no partner requests. */
-    CHECK_OK(request_named(&e, "alone", "nobody", 20));
+    CHECK_OK(request_named(&e, "alone", "absent", 20));
     CHECK_RET(VipConnectPeerWait(e.vi, &attr), VIP_TIMEOUT);
     CHECK_EQ(vi_state(e.vi), VIP_STATE_IDLE);
-    CHECK_OK(request_named(&e, "alone", "nobody", 20));
+    CHECK_OK(request_named(&e, "alone", "absent", 20));
     CHECK_RET(poll_done(&e, &attr), VIP_TIMEOUT);
     CHECK_EQ(vi_state(e.vi), VIP_STATE_IDLE);
     /* Pending: what the program may do with the VI, and that Disconnect takes the request back. */
     d = descriptor(&e, 0);
     post_recv(&e, prep_recv(&e, d, NULL, 0));
-    CHECK_OK(request_named(&e, "alone", "nobody", VIP_INFINITE));
+    CHECK_OK(request_named(&e, "alone", "absent", VIP_INFINITE));
     CHECK_RET(VipDestroyVi(e.vi), VIP_ERROR_RESOURCE);
     CHECK_EQ(pthread_create(&thread, NULL, wait_in_vain, &e), 0);
     CHECK_OK(VipDisconnect(e.vi));
     CHECK_EQ(vi_state(e.vi), VIP_STATE_IDLE);
     reap_recv(&e, d, VIP_STATUS_OP_RECEIVE | VIP_STATUS_DESC_FLUSHED_ERROR);
-    CHECK_OK(request_named(&e, "alone", "nobody", 20)); /* for the thread, if it comes too late for the first */
+    CHECK_OK(request_named(&e, "alone", "absent", 20)); /* for the thread, if it comes too late for the first */
     CHECK_EQ(pthread_join(thread, NULL), 0);
     wait_state(&e, VIP_STATE_IDLE);
     request(&e, "not alone", 1000 * CHECK_WAIT_S);
     CHECK_OK(VipConnectPeerWait(e.vi, &attr));
-    swap(&e, s->role, &theirs);
-    CHECK_EQ(theirs, !s->role);
+    swap(&e, s->role, &peer_word);
+    CHECK_EQ(peer_word, !s->role);
     endpoint_disconnect(&e);
-    CHECK_OK(request_named(&e, "alone", "nobody", VIP_INFINITE)); /* endpoint_close takes it back */
+    CHECK_OK(request_named(&e, "alone", "absent", VIP_INFINITE)); /* endpoint_close takes it back */
     endpoint_close(&e);
     endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
-    CHECK_OK(request_named(&e, "alone", "nobody", VIP_INFINITE));
+    CHECK_OK(request_named(&e, "alone", "absent", VIP_INFINITE));
     /* From here on the NIC goes with a request under way; the handles are dead, as after any close. */
     SIDE_SYNC(s, 1);
     CHECK_OK(VipCloseNic(s->nic));
@@ -419,21 +419,21 @@ static void peer_crowd_both(side *s)
         VIP_DESCRIPTOR *sd = descriptor(&e[i], 1);
         uint8_t *out = buffer(&e[i], 4);
         /* The number of the sender, and which side it is of. */
-        int mine = i + 1000 * (int)s->role;
-        memcpy(out, &mine, 4);
+        int word = i + 1000 * (int)s->role;
+        memcpy(out, &word, 4);
         post_send(&e[i], prep_send(&e[i], sd, out, 4));
         reap_send(&e[i], sd, VIP_STATUS_OP_SEND);
     }
     for (int i = 0; i < CROWD; i++) {
         VIP_DESCRIPTOR *d = next_recv(&e[i]);
         /* Each partner occurs once: no message arrives twice, and none is missing. */
-        int theirs;
+        int peer_word;
         CHECK_STATUS(d, VIP_STATUS_DONE | VIP_STATUS_OP_RECEIVE);
-        memcpy(&theirs, d->DS[0].Local.Data.Address, 4);
-        theirs -= 1000 * !s->role;
-        CHECK(theirs >= 0 && theirs < CROWD);
-        CHECK(!(seen & 1u << theirs));
-        seen |= 1u << theirs;
+        memcpy(&peer_word, d->DS[0].Local.Data.Address, 4);
+        peer_word -= 1000 * !s->role;
+        CHECK(peer_word >= 0 && peer_word < CROWD);
+        CHECK(!(seen & 1u << peer_word));
+        seen |= 1u << peer_word;
     }
     SIDE_SYNC(s, 3);
     for (int i = 0; i < CROWD; i++)

@@ -360,9 +360,9 @@ static void send_from_all(side *s, VIP_NIC_HANDLE second, uint16_t port, struct 
 /* All frames that could end or take B's request, to the requesting VI. */
 static void answer_by_hand(side *s, VIP_NIC_HANDLE second, uint16_t port, const struct link_frame *request)
 {
-    const struct wire_connect *asked = &request->block.connect;
-    struct wire_connect body = *asked;
-    const uint8_t *proof = request->block.bytes + sizeof(*asked) + asked->wanted_len + asked->own_len;
+    const struct wire_connect *requested = &request->block.connect;
+    struct wire_connect body = *requested;
+    const uint8_t *proof = request->block.bytes + sizeof(*requested) + requested->wanted_len + requested->own_len;
     struct link_frame f;
     body.key = 4711;
     /* Downgraded: as a VI without a secret accepts. */
@@ -391,7 +391,7 @@ static void answer_by_hand(side *s, VIP_NIC_HANDLE second, uint16_t port, const 
     }
     static const int ends[] = {WIRE_REJECT, WIRE_NOMATCH, WIRE_CANCEL, WIRE_PENDING};
     for (size_t i = 0; i < sizeof(ends) / sizeof(*ends); i++) {
-        f = answer_to(request, ends[i], &(struct wire_connect){.key = asked->key});
+        f = answer_to(request, ends[i], &(struct wire_connect){.key = requested->key});
         send_from_all(s, second, port, &f);
     }
 }
@@ -400,13 +400,13 @@ static void answer_by_hand(side *s, VIP_NIC_HANDLE second, uint16_t port, const 
 static void reflect_request(side *s, VIP_NIC_HANDLE second, uint16_t port, const struct link_frame *request)
 {
     struct link_frame f = *request;
-    const struct wire_connect *asked = &request->block.connect;
-    uint8_t *names = f.block.bytes + sizeof(*asked);
-    const uint8_t *theirs = request->block.bytes + sizeof(*asked);
-    f.block.connect.wanted_len = asked->own_len;
-    f.block.connect.own_len = asked->wanted_len;
-    memcpy(names, theirs + asked->wanted_len, asked->own_len);
-    memcpy(names + asked->own_len, theirs, asked->wanted_len);
+    const struct wire_connect *requested = &request->block.connect;
+    uint8_t *names = f.block.bytes + sizeof(*requested);
+    const uint8_t *names_sent = request->block.bytes + sizeof(*requested);
+    f.block.connect.wanted_len = requested->own_len;
+    f.block.connect.own_len = requested->wanted_len;
+    memcpy(names, names_sent + requested->wanted_len, requested->own_len);
+    memcpy(names + requested->own_len, names_sent, requested->wanted_len);
     send_from_all(s, second, port, &f);
     f.block.connect.request++;
     f.block.connect.proof = 0;

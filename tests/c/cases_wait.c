@@ -350,7 +350,7 @@ static void interrupted_both(side *s)
     CHECK_RET(VipCQWait(cq, VIP_INFINITE, &vi, &recv), VIP_TIMEOUT);
     CHECK(calls >= 3);
     calls = 0;
-    make_address(&local, s->attr.LocalNicAddress, "nobody", 6);
+    make_address(&local, s->attr.LocalNicAddress, "absent", 6);
     CHECK_RET(VipConnectWait(s->nic, &local.net, VIP_INFINITE, &remote.net, &attr, &conn), VIP_TIMEOUT);
     CHECK(calls >= 3);
     viakit_set_interrupt(NULL, NULL);

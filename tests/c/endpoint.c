@@ -51,20 +51,20 @@ void side_recv(side *s, void *data, size_t len)
     }
 }
 
-uint64_t side_exchange(side *s, uint64_t mine)
+uint64_t side_exchange(side *s, uint64_t own)
 {
-    uint64_t theirs;
-    side_send(s, &mine, sizeof(mine));
-    side_recv(s, &theirs, sizeof(theirs));
-    return theirs;
+    uint64_t peer_value;
+    side_send(s, &own, sizeof(own));
+    side_recv(s, &peer_value, sizeof(peer_value));
+    return peer_value;
 }
 
 /* The mark in the upper half distinguishes a sync from a number that a side exchanges at the same time by mistake. */
 void side_sync_at(side *s, int tag)
 {
-    uint64_t theirs = side_exchange(s, 0x5af3ull << 32 | (uint32_t)tag);
-    if (theirs != (0x5af3ull << 32 | (uint32_t)tag))
-        FAIL("the sides are out of step: this one at %d, the other at %d", tag, (int)(uint32_t)theirs);
+    uint64_t peer_value = side_exchange(s, 0x5af3ull << 32 | (uint32_t)tag);
+    if (peer_value != (0x5af3ull << 32 | (uint32_t)tag))
+        FAIL("the sides are out of step: this one at %d, the other at %d", tag, (int)(uint32_t)peer_value);
 }
 
 /* ---------------------------------------------------------------- addresses */

@@ -110,11 +110,11 @@ static inline address *host_address(host *h, const char *discriminator, address 
 /* A peer-to-peer connection, which needs no second thread. */
 static inline void join_hosts(host *here, host *there)
 {
-    address ours, theirs;
-    host_address(here, "here", &ours);
-    host_address(there, "there", &theirs);
-    CHECK_OK(VipConnectPeerRequest(here->vi, &ours.net, &theirs.net, 1000 * CHECK_WAIT_S));
-    CHECK_OK(VipConnectPeerRequest(there->vi, &theirs.net, &ours.net, 1000 * CHECK_WAIT_S));
+    address local, peer;
+    host_address(here, "here", &local);
+    host_address(there, "there", &peer);
+    CHECK_OK(VipConnectPeerRequest(here->vi, &local.net, &peer.net, 1000 * CHECK_WAIT_S));
+    CHECK_OK(VipConnectPeerRequest(there->vi, &peer.net, &local.net, 1000 * CHECK_WAIT_S));
     CHECK_OK(VipConnectPeerWait(here->vi, NULL));
     CHECK_OK(VipConnectPeerWait(there->vi, NULL));
 }

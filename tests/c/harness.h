@@ -90,8 +90,8 @@ int harness_main(int argc, char **argv, const test_case *cases, size_t n_cases);
 
 void side_send(side *s, const void *data, size_t len);
 void side_recv(side *s, void *data, size_t len);
-uint64_t side_exchange(side *s, uint64_t mine); /* gives one number, gets the other side's */
-void side_sync_at(side *s, int line);           /* both sides are here; fails if they are in different places */
+uint64_t side_exchange(side *s, uint64_t own); /* gives one number, gets the other side's */
+void side_sync_at(side *s, int line);          /* both sides are here; fails if they are in different places */
 #define SIDE_SYNC(s, tag) side_sync_at((s), (tag))
 
 /* ---------------------------------------------------------------- addresses */

@@ -27,7 +27,7 @@ static uint64_t until_b_ends(endpoint *e, const char *what)
     uint64_t word = side_exchange(s, 0);
     double begin = check_now();
     life_over(e, 1);
-    life_say(s, what, begin);
+    life_report(s, what, begin);
     endpoint_close(e);
     return word;
 }

@@ -94,7 +94,7 @@ void interface_down_long_a(side *s)
     double begin = check_now();
     life_post_all(&e, d);
     life_over(&e, 1);
-    life_say(s, "given up", begin);
+    life_report(s, "given up", begin);
     SIDE_SYNC(s, 2);
     set_interface(1);
     SIDE_SYNC(s, 3);
@@ -115,7 +115,7 @@ void interface_down_long_b(side *s)
     SIDE_SYNC(s, 1);
     double begin = check_now();
     life_over(&e, 1);
-    life_say(s, "given up", begin);
+    life_report(s, "given up", begin);
     /* B's receives were flushed with the connection. */
     for (int i = 0; i < LIFE_MESSAGES; i++) /* they came back unused */
         post_recv(&e, prep_recv(&e, d[i], d[i]->DS[0].Local.Data.Address, ROOM));

@@ -440,9 +440,9 @@ void case_policies(msg_world **world, int rank, int n_ranks)
         static char buf[300000];
         static const size_t lens[] = {0, 5, 1000, 40000, 150001, 300000};
         for (int k = 0; k < 6; k++)
-            for (int turn = 0; turn < 2; turn++) {
+            for (int sender = 0; sender < 2; sender++) {
                 msg_status s;
-                if (rank == turn) {
+                if (rank == sender) {
                     pattern_fill(buf, lens[k], (unsigned)k);
                     OK(msg_send(w, 1, buf, lens[k], !rank, k, MSG_STANDARD));
                 } else {

@@ -15,15 +15,15 @@ void case_put(msg_world **world, int rank, int n_ranks)
     msg_world *w = *world;
     enum { LEN = 200000 };
     void *memory;
-    msg_exposed mine, theirs[3];
+    msg_exposed local, remote[3];
     msg_request *r;
     OK(msg_alloc(w, LEN, &memory));
     memset(memory, 0, LEN);
     unsigned char *cells = memory;
-    OK(msg_expose(w, memory, LEN, &mine));
+    OK(msg_expose(w, memory, LEN, &local));
     for (int i = 0; i < n_ranks; i++) {
-        OK(msg_send(w, 1, &mine, sizeof mine, i, 1, MSG_STANDARD));
-        OK(msg_recv(w, 1, &theirs[i], sizeof mine, i, 1, NULL));
+        OK(msg_send(w, 1, &local, sizeof local, i, 1, MSG_STANDARD));
+        OK(msg_recv(w, 1, &remote[i], sizeof local, i, 1, NULL));
     }
     int next = (rank + 1) % n_ranks;
     unsigned char one = 1;
@@ -31,24 +31,24 @@ void case_put(msg_world **world, int rank, int n_ranks)
     /* Single bytes. The target observes each of them without a call. */
     for (int k = 1; k <= 100; k++) {
         one = (unsigned char)k;
-        OK(msg_put(w, &one, 1, next, &theirs[next], (uint64_t)rank, NULL));
+        OK(msg_put(w, &one, 1, next, &remote[next], (uint64_t)rank, NULL));
         WAIT_UNTIL(__atomic_load_n(&cells[(rank + n_ranks - 1) % n_ranks], __ATOMIC_ACQUIRE) >=
                    k); /* no call of this rank */
     }
     pattern_fill(data, LEN - 64, (unsigned)rank);
-    OK(msg_put(w, data, LEN - 64, next, &theirs[next], 64, &r));
+    OK(msg_put(w, data, LEN - 64, next, &remote[next], 64, &r));
     OK(msg_wait(w, &r, NULL, MSG_FOREVER));
     OK(msg_send(w, 1, NULL, 0, next, 2, MSG_STANDARD)); /* arrives after what was written */
     OK(msg_recv(w, 1, NULL, 0, (rank + n_ranks - 1) % n_ranks, 2, NULL));
     CHECK(pattern_holds((char *)memory + 64, LEN - 64, (unsigned)((rank + n_ranks - 1) % n_ranks)));
-    OK(msg_put(w, &one, 1, rank, &mine, 3, NULL));
+    OK(msg_put(w, &one, 1, rank, &local, 3, NULL));
     CHECK_EQ(cells[3], one);
     /* Beyond what was exposed; and, without a request, longer than MSG_PUT_SHORT. */
-    GIVES(msg_put(w, &one, 1, next, &theirs[next], LEN, NULL), MSG_ERR_ARG);
-    GIVES(msg_put(w, data, 1000, next, &theirs[next], 0, NULL), MSG_ERR_ARG);
+    GIVES(msg_put(w, &one, 1, next, &remote[next], LEN, NULL), MSG_ERR_ARG);
+    GIVES(msg_put(w, data, 1000, next, &remote[next], 0, NULL), MSG_ERR_ARG);
     job_meet();
-    OK(msg_hide(w, &mine));
-    GIVES(msg_hide(w, &mine), MSG_ERR_ARG);
+    OK(msg_hide(w, &local));
+    GIVES(msg_hide(w, &local), MSG_ERR_ARG);
     OK(msg_free(w, memory));
     GIVES(msg_free(w, memory), MSG_ERR_ARG);
     free(data);

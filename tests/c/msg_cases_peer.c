@@ -52,19 +52,19 @@ void case_put_order(msg_world **world, int rank, int n_ranks)
     /* 90 pieces of 64 KiB: more than the queue has descriptors for, so some wait inside the engine. */
     enum { LEN = 90 << 16 };
     void *memory;
-    msg_exposed mine, theirs;
+    msg_exposed local, remote;
     (void)n_ranks;
     OK(msg_alloc(w, LEN, &memory));
     memset(memory, 0, LEN);
-    OK(msg_expose(w, memory, LEN, &mine));
-    OK(call_sendrecv(w, 1, &mine, sizeof mine, !rank, 1, &theirs, sizeof theirs, !rank, 1, NULL));
+    OK(msg_expose(w, memory, LEN, &local));
+    OK(call_sendrecv(w, 1, &local, sizeof local, !rank, 1, &remote, sizeof remote, !rank, 1, NULL));
     volatile char *last = (volatile char *)memory + LEN - 1;
     if (rank == 0) {
         msg_request *r, *sent[3];
         char *data = malloc(LEN);
         for (int round = 1; round <= 3; round++) {
             memset(data, round, LEN);
-            OK(msg_put(w, data, LEN, 1, &theirs, 0, &r));
+            OK(msg_put(w, data, LEN, 1, &remote, 0, &r));
             for (int i = 0; i < 3; i++) /* more than one waits behind it */
                 OK(msg_isend(w, 1, NULL, 0, 1, 2 + i, MSG_STANDARD, &sent[i]));
             OK(call_wait_all(w, 3, sent, NULL));
@@ -79,7 +79,7 @@ void case_put_order(msg_world **world, int rank, int n_ranks)
             CHECK(*last >= round);
         }
     job_meet();
-    OK(msg_hide(w, &mine));
+    OK(msg_hide(w, &local));
     OK(msg_free(w, memory));
 }
 

@@ -59,11 +59,11 @@ static int write_all(int fd, const void *from, size_t len)
 }
 
 /* A blob from each rank to all: a length, then the bytes. The reply has those of all ranks, in their order. */
-static int exchange(void *context, const void *mine, size_t len, void *all)
+static int exchange(void *context, const void *own, size_t len, void *all)
 {
     const struct rank *r = context;
     uint32_t size = (uint32_t)len;
-    if (write_all(r->socket, &size, sizeof size) != 0 || write_all(r->socket, mine, len) != 0)
+    if (write_all(r->socket, &size, sizeof size) != 0 || write_all(r->socket, own, len) != 0)
         return -1;
     return read_all(r->socket, all, len * (size_t)r->job->n_ranks);
 }
@@ -71,8 +71,8 @@ static int exchange(void *context, const void *mine, size_t len, void *all)
 /* One byte of each: the exchange replies once it has received from all ranks that are alive. */
 void job_meet(void)
 {
-    char all[MAX_RANKS], mine = 0;
-    CHECK_EQ(exchange((void *)(uintptr_t)me, &mine, 1, all), 0);
+    char all[MAX_RANKS], own = 0;
+    CHECK_EQ(exchange((void *)(uintptr_t)me, &own, 1, all), 0);
 }
 
 /* The other end: collects a blob from each rank that is left, sends all of them to each, until all have hung up. */

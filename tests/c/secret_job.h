@@ -44,13 +44,13 @@ typedef struct {
 } rank_of_job;
 
 /* An allgather of threads; all ranks leave with the same blobs, rank 0 after the attack. */
-static int exchange(void *context, const void *mine, size_t len, void *all)
+static int exchange(void *context, const void *own, size_t len, void *all)
 {
     rank_of_job *r = context;
     job *j = r->job;
     CHECK(len <= LEN_MOST);
     pthread_mutex_lock(&j->mutex);
-    memcpy(j->blobs + (size_t)r->rank * len, mine, len);
+    memcpy(j->blobs + (size_t)r->rank * len, own, len);
     int round = j->round;
     if (++j->n_here == j->n_ranks) {
         j->n_here = 0;
@@ -111,10 +111,10 @@ static void *talk(void *argument)
 {
     rank_of_job *r = argument;
     msg_world *w = r->job->worlds[r->rank];
-    int n = r->job->n_ranks, mine = r->rank, theirs = -1, from = (r->rank + n - 1) % n;
-    CHECK_EQ(call_sendrecv(w, 1, &mine, sizeof(mine), (r->rank + 1) % n, 7, &theirs, sizeof(theirs), from, 7, NULL),
+    int n = r->job->n_ranks, own = r->rank, remote = -1, from = (r->rank + n - 1) % n;
+    CHECK_EQ(call_sendrecv(w, 1, &own, sizeof(own), (r->rank + 1) % n, 7, &remote, sizeof(remote), from, 7, NULL),
              MSG_SUCCESS);
-    CHECK_EQ(theirs, from);
+    CHECK_EQ(remote, from);
     CHECK_EQ(msg_world_close(w, 1000 * CHECK_WAIT_S), MSG_SUCCESS);
     return NULL;
 }

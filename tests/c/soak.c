@@ -273,7 +273,7 @@ static void make_readable(endpoint *e)
 }
 
 /* A word in immediate data: how many messages are there (B's), or fetched (A's). */
-static void tell(endpoint *e, VIP_DESCRIPTOR *d, uint64_t n)
+static void send_word(endpoint *e, VIP_DESCRIPTOR *d, uint64_t n)
 {
     prep_send(e, d, NULL, 0);
     d->CS.Control |= VIP_CONTROL_IMMEDIATE;
@@ -297,7 +297,7 @@ static void read_a(side *s, VIP_RELIABILITY_LEVEL level)
 {
     endpoint e;
     record r;
-    uint64_t n = n_messages(), there = 0, asked = 0, fetched = 0, words = 0, source, handle;
+    uint64_t n = n_messages(), there = 0, requested = 0, fetched = 0, words = 0, source, handle;
     VIP_DESCRIPTOR *d[N_SLOTS], *word[N_SLOTS], *c;
     uint8_t *data[N_SLOTS];
     record_begin(&r, s);
@@ -314,9 +314,9 @@ static void read_a(side *s, VIP_RELIABILITY_LEVEL level)
     /* Reads start as B announces messages. Completions come in order, with A's own notes between them. */
     while (fetched < n) {
         there = told(&e, there, n);
-        for (; asked < there; asked++) {
-            int slot = (int)(asked % N_SLOTS);
-            size_t len = length_of(asked);
+        for (; requested < there; requested++) {
+            int slot = (int)(requested % N_SLOTS);
+            size_t len = length_of(requested);
             memset(data[slot], 0, len); /* what was there before must not be taken for it */
             prep_write(&e, d[slot], data[slot], len, source + (uint64_t)slot * LONGEST, (VIP_MEM_HANDLE)handle);
             d[slot]->CS.Control = VIP_CONTROL_OP_RDMAREAD;
@@ -334,7 +334,7 @@ static void read_a(side *s, VIP_RELIABILITY_LEVEL level)
         r.bytes += length_of(fetched);
         record_progress(&r, fetched++, n);
         if (fetched % CREDIT == 0 || fetched == n)
-            tell(&e, word[words++ % N_SLOTS], fetched);
+            send_word(&e, word[words++ % N_SLOTS], fetched);
     }
     r.whole = fetched;
     SIDE_SYNC(s, 1);
@@ -368,7 +368,7 @@ static void read_b(side *s, VIP_RELIABILITY_LEVEL level)
             r.bytes += length_of(there);
             record_progress(&r, there++, n);
             if (there % CREDIT == 0 || there == n)
-                tell(&e, word[words++ % N_SLOTS], there);
+                send_word(&e, word[words++ % N_SLOTS], there);
         }
         while (send_done(&e, there) != NULL) {}
         sched_yield();

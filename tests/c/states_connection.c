@@ -44,7 +44,7 @@ static VIP_RETURN waiter_join(door *d)
 }
 
 /* A second request of the client's, by a VI of its own; what it is answered. */
-static VIP_RETURN knock(door *d, const char *discriminator)
+static VIP_RETURN request_from_client(door *d, const char *discriminator)
 {
     address local, remote;
     VIP_VI_ATTRIBUTES attr;
@@ -135,7 +135,7 @@ static void see_client(door *d, const char *what)
 static const char *request_arrives(door *d, int column)
 {
     if (column != WAITING) {
-        see_client(d, short_name(knock(d, "door")));
+        see_client(d, short_name(request_from_client(d, "door")));
         return "";
     }
     request_start(&d->request, &d->a, &d->b, d->vi, "door", 1000 * CHECK_WAIT_S);
@@ -146,7 +146,7 @@ static const char *request_arrives(door *d, int column)
 static const char *other_request_arrives(door *d, int column)
 {
     (void)column;
-    see_client(d, short_name(knock(d, "window")));
+    see_client(d, short_name(request_from_client(d, "window")));
     return "";
 }
 

@@ -9,7 +9,7 @@
 enum { NOTHING, ASKING, ANSWERED, FAILED };
 
 /* On a: `vi`, with the peer request under test. On b: `partner`, which requests it by the opposite names. */
-static VIP_RETURN ask(scene *s, VIP_VI_HANDLE vi, int from_b, VIP_ULONG timeout_ms)
+static VIP_RETURN post_request(scene *s, VIP_VI_HANDLE vi, int from_b, VIP_ULONG timeout_ms)
 {
     address local, remote;
     host_address(from_b ? &s->b : &s->a, from_b ? "bert" : "anna", &local);
@@ -25,10 +25,10 @@ static void replace_partner(scene *s, VIP_RELIABILITY_LEVEL level, VIP_ULONG max
 }
 
 /* The partner requests too. Its result is the effect, and vi's own result waits to be collected. */
-static void partner_asks(scene *s, VIP_RELIABILITY_LEVEL level, VIP_ULONG max_transfer)
+static void partner_requests(scene *s, VIP_RELIABILITY_LEVEL level, VIP_ULONG max_transfer)
 {
     replace_partner(s, level, max_transfer);
-    CHECK_OK(ask(s, s->partner, 1, 1000 * CHECK_WAIT_S));
+    CHECK_OK(post_request(s, s->partner, 1, 1000 * CHECK_WAIT_S));
     snprintf(s->effect, sizeof(s->effect), "partner: %s", short_name(VipConnectPeerWait(s->partner, NULL)));
 }
 
@@ -40,10 +40,10 @@ static void peer_open(scene *s, int column, VIP_ULONG timeout_ms)
     s->vi = host_vi(&s->a, VIP_SERVICE_RELIABLE_DELIVERY, 0);
     s->partner = host_vi(&s->b, VIP_SERVICE_RELIABLE_DELIVERY, 0);
     if (column != NOTHING)
-        CHECK_OK(ask(s, s->vi, 0, timeout_ms));
+        CHECK_OK(post_request(s, s->vi, 0, timeout_ms));
     /* The partner's answer decides between ANSWERED and FAILED; it is not part of the event. */
     if (column >= ANSWERED) {
-        partner_asks(s, column == FAILED ? VIP_SERVICE_UNRELIABLE : VIP_SERVICE_RELIABLE_DELIVERY, 0);
+        partner_requests(s, column == FAILED ? VIP_SERVICE_UNRELIABLE : VIP_SERVICE_RELIABLE_DELIVERY, 0);
         wait_for_state(s->vi, column == FAILED ? VIP_STATE_IDLE : VIP_STATE_CONNECTED);
         s->effect[0] = 0;
     }
@@ -77,7 +77,7 @@ static void see_partner_lost(scene *s)
 static const char *request(scene *s, int column)
 {
     (void)column;
-    return short_name(ask(s, s->vi, 0, 1000 * CHECK_WAIT_S));
+    return short_name(post_request(s, s->vi, 0, 1000 * CHECK_WAIT_S));
 }
 
 static const char *done(scene *s, int column)
@@ -101,7 +101,7 @@ static const char *asked_alike(scene *s, int column)
 {
     if (column != ASKING)
         return NULL;
-    partner_asks(s, VIP_SERVICE_RELIABLE_DELIVERY, 0);
+    partner_requests(s, VIP_SERVICE_RELIABLE_DELIVERY, 0);
     wait_for_state(s->vi, VIP_STATE_CONNECTED);
     return "";
 }
@@ -110,7 +110,7 @@ static const char *asked_other_level(scene *s, int column)
 {
     if (column != ASKING)
         return NULL;
-    partner_asks(s, VIP_SERVICE_RELIABLE_RECEPTION, 0);
+    partner_requests(s, VIP_SERVICE_RELIABLE_RECEPTION, 0);
     wait_for_state(s->vi, VIP_STATE_IDLE);
     return "";
 }
@@ -119,13 +119,13 @@ static const char *asked_other_mtu(scene *s, int column)
 {
     if (column != ASKING)
         return NULL;
-    partner_asks(s, VIP_SERVICE_RELIABLE_DELIVERY, 32768);
+    partner_requests(s, VIP_SERVICE_RELIABLE_DELIVERY, 32768);
     wait_for_state(s->vi, VIP_STATE_IDLE);
     return "";
 }
 
 /* A client on b requests anna: it needs a server, and finds none. */
-static const char *client_asks(scene *s, int column)
+static const char *client_requests(scene *s, int column)
 {
     address local, remote;
     VIP_VI_ATTRIBUTES attr;
@@ -167,7 +167,7 @@ static const char *disconnect_waited_for(scene *s, int column)
         CHECK_EQ(pthread_join(thread, &result), 0);
         if ((VIP_RETURN)(uintptr_t)result != VIP_INVALID_STATE)
             break;
-        CHECK_OK(ask(s, s->vi, 0, 1000 * CHECK_WAIT_S)); /* it came too late: once more */
+        CHECK_OK(post_request(s, s->vi, 0, 1000 * CHECK_WAIT_S)); /* it came too late: once more */
     }
     snprintf(s->effect, sizeof(s->effect), "waiting: %s", short_name((int)(uintptr_t)result));
     return "SUCCESS";
@@ -199,7 +199,7 @@ static const struct {
     {"partner requests", asked_alike},
     {"partner requests, another level", asked_other_level},
     {"partner requests, another MaxTransferSize", asked_other_mtu},
-    {"a client requests", client_asks},
+    {"a client requests", client_requests},
     {"Disconnect", disconnect},
     {"Disconnect, a thread waits", disconnect_waited_for},
     {"DestroyVi", destroy},

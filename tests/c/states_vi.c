@@ -153,10 +153,10 @@ static const char *request_accepted(scene *s, int column)
 }
 
 /* The partner's NIC exists, but no VI waits for this name. */
-static const char *request_nobody(scene *s, int column)
+static const char *request_no_server(scene *s, int column)
 {
     (void)column;
-    return short_name(request_now(s, "nobody"));
+    return short_name(request_now(s, "absent"));
 }
 
 /* A third VI, on b, sends a request to a, and a accepts with the VI under test. */
@@ -315,7 +315,7 @@ static const struct {
     {"PostSend", post_send, ALL, 0},
     {"RecvDone, empty queue", recv_done_empty, ALL, 0},
     {"ConnectRequest, accepted", request_accepted, ALL, 0},
-    {"ConnectRequest, no server", request_nobody, ALL, 0},
+    {"ConnectRequest, no server", request_no_server, ALL, 0},
     {"ConnectAccept", accept_with, ALL, 0},
     {"Disconnect", disconnect, ALL, 0},
     {"Disconnect, a receive posted", disconnect_posted, ALL, 0},

@@ -237,7 +237,7 @@ static int run_alone(bench_ep *ep, bench_plan plan)
 
 /* ---------------------------------------------------------------- runs that have to end */
 
-static int say_stop(void *context)
+static int return_stop(void *context)
 {
     ++*(int *)context;
     return 1;
@@ -268,7 +268,7 @@ static void test_ends(void)
         plan.stop = &stop;
         CHECK_EQ(run_alone(a, plan), BENCH_STOPPED);
         plan.stop = NULL;
-        plan.interrupt = say_stop;
+        plan.interrupt = return_stop;
         plan.interrupt_context = &asked;
         CHECK_EQ(run_alone(a, plan), BENCH_STOPPED);
         CHECK_EQ(asked, 1);

@@ -14,15 +14,15 @@
 #define RELIABLE(level) ((level) != VIP_SERVICE_UNRELIABLE)
 
 /* Exchanges a number with the other side, as side_exchange does, but without polling the link meanwhile. */
-static uint64_t exchange_blind(side *s, uint64_t mine)
+static uint64_t exchange_blind(side *s, uint64_t own)
 {
     int no_thread = s->options.no_thread;
-    uint64_t theirs;
+    uint64_t remote;
     CHECK(no_thread);
     s->options.no_thread = 0; /* as if the NIC had a thread that does it */
-    theirs = side_exchange(s, mine);
+    remote = side_exchange(s, own);
     s->options.no_thread = no_thread;
-    return theirs;
+    return remote;
 }
 
 /* ---- taken_away: the memory of a send that waits for a full link or window goes away before its turn comes */
@@ -299,7 +299,7 @@ static void writes_in_order_b(side *s)
  * unanswered */
 
 /* Given up after two time-outs, without probes of an idle peer meanwhile. */
-static void impatient(viakit_nic_options *o)
+static void set_short_timeouts(viakit_nic_options *o)
 {
     o->rto_us = 2000;
     o->max_retries = 2;
@@ -460,7 +460,7 @@ static void answer_waits_b(side *s)
 
 /* A peer is probed soon, and given up after three more probes without a reply. That takes a second, so that neither
  * side declares the other dead when they poll again. */
-static void curious(viakit_nic_options *o)
+static void set_early_probes(viakit_nic_options *o)
 {
     o->rto_us = 100000;
     o->max_retries = 3;
@@ -518,8 +518,8 @@ static const test_case cases[] = {
     {"broken_by_ack", broken_by_ack_a, broken_by_ack_b, CASE_NO_FAULT | CASE_NO_THREAD, patient},
     {"writes_in_order", writes_in_order_a, writes_in_order_b, CASE_NO_FAULT | CASE_NO_THREAD, no_cma},
     {"answer_waits", answer_waits_a, answer_waits_b, CASE_NO_ETH | CASE_NO_FAULT | CASE_NO_THREAD, NULL},
-    {"probe_waits", probe_waits_a, probe_waits_b, CASE_NO_ETH | CASE_NO_FAULT | CASE_NO_THREAD, curious},
-    {"read_waits", read_waits_a, read_waits_b, CASE_NO_ETH | CASE_NO_FAULT | CASE_NO_THREAD, impatient},
+    {"probe_waits", probe_waits_a, probe_waits_b, CASE_NO_ETH | CASE_NO_FAULT | CASE_NO_THREAD, set_early_probes},
+    {"read_waits", read_waits_a, read_waits_b, CASE_NO_ETH | CASE_NO_FAULT | CASE_NO_THREAD, set_short_timeouts},
 };
 
 int main(int argc, char **argv)

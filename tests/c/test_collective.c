@@ -205,9 +205,9 @@ static void case_types(msg_world **world, int rank, int n)
     msg_world *w = *world;
     coll *c = make_group(w, 0, n, 9);
 /* Three elements each, so a vectorized loop has a rest. */
-#define TRY(type_name, type, op_name, mine, expected)                                          \
+#define TRY(type_name, type, op_name, given, expected)                                         \
     do {                                                                                       \
-        type in[3] = {(type)(mine), (type)(mine), (type)(mine)}, out[3] = {0, 0, 0};           \
+        type in[3] = {(type)(given), (type)(given), (type)(given)}, out[3] = {0, 0, 0};        \
         GIVE(coll_allreduce(c, 0, in, out, 3, COLL_##type_name, COLL_##op_name), MSG_SUCCESS); \
         for (int i = 0; i < 3; i++)                                                            \
             if (out[i] != (type)(expected))                                                    \

@@ -424,7 +424,7 @@ static void bad_receive_first_both(side *s)
 /* ---- no_room: a process whose address space is limited cannot map the other's memory: both get the error at once */
 
 /* All kinds of requests, to a side that waits for none of them. */
-static void nobody_can_be_reached(side *s, endpoint *e, uint16_t port)
+static void make_unreachable(side *s, endpoint *e, uint16_t port)
 {
     address local, remote;
     VIP_VI_ATTRIBUTES attr;
@@ -451,7 +451,7 @@ static void nobody_can_be_reached(side *s, endpoint *e, uint16_t port)
 static void no_room_both(side *s)
 {
 #ifdef __SANITIZE_ADDRESS__
-    (void)s, (void)nobody_can_be_reached;
+    (void)s, (void)make_unreachable;
     return;
 #endif
     endpoint e;
@@ -463,10 +463,10 @@ static void no_room_both(side *s)
     endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
     if (s->role == SIDE_B)
         limit_address_space(16u << 20);
-    for (side_role turn = SIDE_A; turn <= SIDE_B; turn++) {
+    for (side_role active = SIDE_A; active <= SIDE_B; active++) {
         SIDE_SYNC(s, 1);
-        if (s->role == turn)
-            nobody_can_be_reached(s, &e, port);
+        if (s->role == active)
+            make_unreachable(s, &e, port);
     }
     SIDE_SYNC(s, 2);
     if (s->role == SIDE_B)

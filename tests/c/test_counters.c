@@ -47,7 +47,7 @@ static void agree_both(side *s)
         /* 3000 bytes: three frames of MTU 1500, but one message. */
         endpoint e;
         counters before, after, vi;
-        uint64_t theirs;
+        uint64_t remote;
         endpoint_open(&e, s, s->levels[i], 1 << 20);
         endpoint_connect(&e, "agree");
         CHECK_OK(viakit_nic_counters(s->nic, before));
@@ -63,8 +63,8 @@ static void agree_both(side *s)
         CHECK_EQ(vi[VIAKIT_COUNTER_bytes_received], 3000 * N);
         CHECK_EQ(SINCE(rdma_writes_sent), 0);
         CHECK_EQ(SINCE(async_errors), 0);
-        theirs = side_exchange(s, SINCE(messages_sent));
-        CHECK_EQ(theirs, SINCE(messages_received));
+        remote = side_exchange(s, SINCE(messages_sent));
+        CHECK_EQ(remote, SINCE(messages_received));
         endpoint_disconnect(&e);
         endpoint_close(&e);
     }

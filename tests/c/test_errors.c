@@ -112,7 +112,7 @@ static void write_damaged(host *here, host *there)
 }
 
 /* The memory where the descriptor lies, not that of its data. */
-static void homeless(host *here, host *there)
+static void deregister_descriptor(host *here, host *there)
 {
     VIP_DESCRIPTOR *d = prepare(there, 0, 8);
     there->looked_at = d;
@@ -192,7 +192,7 @@ static const struct {
     {"send, more than MaxTransferSize", too_long, 0},
     {"receive too short", too_short, 0},
     {"receive, memory deregistered", deregistered, 0},
-    {"receive, the descriptor's own memory deregistered", homeless, 0},
+    {"receive, the descriptor's own memory deregistered", deregister_descriptor, 0},
     {"no receive posted", no_receive, 0},
     {"RDMA write, not granted", write_denied, 0},
     {"RDMA write with immediate data, not granted", write_denied_immediate, 0},
@@ -227,7 +227,7 @@ static VIP_VI_STATE state_of(host *h)
     return state;
 }
 
-static void look(host *h, const char *who, char *text)
+static void see(host *h, const char *who, char *text)
 {
     static const struct {
         unsigned bit;
@@ -292,7 +292,7 @@ static int goes_on(host *here, host *there, void (*cause)(host *, host *))
 static int check_cause(const char *name, VIP_RELIABILITY_LEVEL level, const char *expected)
 {
     host here, there;
-    char ours[CELL / 2], theirs[CELL / 2], seen[CELL + 8] = "";
+    char seen_here[CELL / 2], seen_there[CELL / 2], seen[CELL + 8] = "";
     size_t i = 0;
     while (i < sizeof(causes) / sizeof(*causes) && strcmp(causes[i].name, name))
         i++;
@@ -310,16 +310,16 @@ static int check_cause(const char *name, VIP_RELIABILITY_LEVEL level, const char
     double end = check_now() + CHECK_WAIT_S / 2;
     /* Errors may arrive one after the other: at first a side may show less than the table says. */
     do {
-        look(&here, "here", ours);
-        look(&there, "there", theirs);
-        snprintf(seen, sizeof(seen), "%s; %s", ours, theirs);
+        see(&here, "here", seen_here);
+        see(&there, "there", seen_there);
+        snprintf(seen, sizeof(seen), "%s; %s", seen_here, seen_there);
         sched_yield();
     } while (strcmp(seen, expected) && check_now() < end);
     /* And afterwards it must not show more. */
     if (!strcmp(seen, expected) && goes_on(&here, &there, causes[i].happen)) {
-        look(&here, "here", ours);
-        look(&there, "there", theirs);
-        snprintf(seen, sizeof(seen), "%s; %s", ours, theirs);
+        see(&here, "here", seen_here);
+        see(&there, "there", seen_there);
+        snprintf(seen, sizeof(seen), "%s; %s", seen_here, seen_there);
     }
     lose.kind = -1;
     host_close(&here);
@@ -390,7 +390,7 @@ static VIP_RETURN call(const char *how, host *here, host *there, VIP_RELIABILITY
     address local, remote;
     server s = {.h = there};
     host_address(here, "client", &local);
-    host_address(there, "nobody", &remote);
+    host_address(there, "absent", &remote);
     if (!strcmp(how, "query"))
         return VipQueryVi(here->vi, &state, NULL, NULL, NULL);
     if (!strcmp(how, "take a receive that is not done") || !strcmp(how, "wait 1 ms for a receive")) {

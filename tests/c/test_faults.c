@@ -38,13 +38,13 @@ static void same_seed_b(side *s)
     uint32_t number = 0;
     meet(&e, s, VIP_SERVICE_UNRELIABLE, N_SEEDED);
     for (uint32_t i = 0; i < N_SEEDED; i += 50) {
-        uint64_t theirs = side_exchange(s, 0);
+        uint64_t remote = side_exchange(s, 0);
         for (; number < i + 50; number++) /* a message is a frame of data; whatever else was sent in between */
             if (viakit_fault_of(&f, 0, 1, number) & 1u << VIAKIT_DROP)
                 lost++;
             else
                 CHECK_EQ(receive_number(&e), number);
-        CHECK_EQ(theirs, lost);
+        CHECK_EQ(remote, lost);
     }
     /* A test that loses nothing proves nothing. */
     CHECK(lost > N_SEEDED / 5);
@@ -463,15 +463,15 @@ static void go_back(viakit_nic_options *o)
 
 /* ---- no server: the absence of a server is detected although the first copies of the request were lost */
 
-static void nobody_a(side *s)
+static void no_peer_a(side *s)
 {
-    static const uint8_t nobody[6] = {0x02, 0xde, 0xad, 0, 0, 1};
+    static const uint8_t no_peer[6] = {0x02, 0xde, 0xad, 0, 0, 1};
     endpoint e;
     address local, nowhere;
     VIP_VI_ATTRIBUTES attr;
     endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
-    make_address(&local, s->attr.LocalNicAddress, "nobody", 6);
-    make_address(&nowhere, nobody, "nobody", 6);
+    make_address(&local, s->attr.LocalNicAddress, "absent", 6);
+    make_address(&nowhere, no_peer, "absent", 6);
     /* The link must not take its own silence for an answer: three requests are lost before one goes through. */
     set_faults(s, "drop=request:0-2");
     CHECK_RET(VipConnectRequest(e.vi, &local.net, &nowhere.net, 1000 * CHECK_WAIT_S, &attr), VIP_NOT_REACHABLE);
@@ -481,7 +481,7 @@ static void nobody_a(side *s)
     endpoint_close(&e);
 }
 
-static void nobody_b(side *s)
+static void no_peer_b(side *s)
 {
     (void)s;
 }
@@ -502,7 +502,7 @@ static void nobody_b(side *s)
     X(super_frames, 0, NULL)                     \
     X(spoilt, 0, NULL)                           \
     X(spoilt_again, 0, go_back)                  \
-    X(nobody, CASE_NO_ETH, NULL)                 \
+    X(no_peer, CASE_NO_ETH, NULL)                \
     X(filter, CASE_NO_THREAD, NULL)
 
 static const test_case cases[] = {

@@ -370,7 +370,7 @@ static void forged_lists_b(side *s)
     endpoint_close(&e);
 }
 
-/* ---- forged_nobody: frames whose source is all zeros, as is what a VI without a peer remembers of its peer
+/* ---- forged_unknown: frames whose source is all zeros, as is what a VI without a peer remembers of its peer
  *
  * They are whole messages in turn, and the VI has a receive for them; but it is idle, is being connected, or waits for
  * a frame before them. */
@@ -397,7 +397,7 @@ static void took_nothing(side *s, VIP_DESCRIPTOR *d, const uint8_t *data, uint64
     CHECK_EQ(data[0], 0xEE);
 }
 
-static void forged_nobody_a(side *s)
+static void forged_unknown_a(side *s)
 {
     endpoint e;
     address local, remote;
@@ -413,8 +413,8 @@ static void forged_nobody_a(side *s)
     post_recv(&e, prep_recv(&e, d, data, 64));
     SIDE_SYNC(s, 1); /* forged, to an idle VI */
     took_nothing(s, d, data, before);
-    make_address(&local, s->attr.LocalNicAddress, "nobody", 6);
-    make_address(&remote, s->peer_host, "nobody", 6);
+    make_address(&local, s->attr.LocalNicAddress, "absent", 6);
+    make_address(&remote, s->peer_host, "absent", 6);
     CHECK_OK(VipConnectPeerRequest(e.vi, &local.net, &remote.net, 1000 * CHECK_WAIT_S));
     SIDE_SYNC(s, 2);
     SIDE_SYNC(s, 3); /* forged, to a requesting VI */
@@ -422,7 +422,7 @@ static void forged_nobody_a(side *s)
     CHECK_OK(VipDisconnect(e.vi));
     drain(e.vi);
     SIDE_SYNC(s, 4); /* the forger listens */
-    endpoint_connect(&e, "nobody");
+    endpoint_connect(&e, "absent");
     post_recv(&e, prep_recv(&e, d, data, 64));
     SIDE_SYNC(s, 5);
     SIDE_SYNC(s, 6); /* first a frame that leaves a gap, and then forged again */
@@ -439,19 +439,19 @@ static void forged_nobody_a(side *s)
 }
 
 /* Twice the same message, once with the flags that request a reply: neither may get one. */
-static void forge_from_nobody(side *s, int fd, uint16_t port, uint32_t psn)
+static void forge_from_unknown(side *s, int fd, uint16_t port, uint32_t psn)
 {
-    static const uint8_t somebody[6] = {0x02, 9, 9, 9, 9, 9};
+    static const uint8_t unknown[6] = {0x02, 9, 9, 9, 9, 9};
     struct wire_header h = {.version_kind = WIRE_SEND,
                             .flags = WIRE_FLAG_FIRST | WIRE_FLAG_LAST,
                             .dst_port = port,
                             .psn = psn}; /* all else is 0: the VI is A's only one */
-    forge_from(s, somebody, fd, h, "attacker's data!!", 17);
+    forge_from(s, unknown, fd, h, "attacker's data!!", 17);
     h.flags |= WIRE_FLAG_MUST_ACK | WIRE_FLAG_ACK_NOW;
-    forge_from(s, somebody, fd, h, "attacker's data!!", 17);
+    forge_from(s, unknown, fd, h, "attacker's data!!", 17);
 }
 
-static void forged_nobody_b(side *s)
+static void forged_unknown_b(side *s)
 {
     endpoint e;
     struct wire_connect c;
@@ -460,16 +460,16 @@ static void forged_nobody_b(side *s)
     int fd = open_wire();
     uint16_t port = (uint16_t)side_exchange(s, 0);
     CHECK_OK(viakit_query_nic(s->nic, &info));
-    forge_from_nobody(s, fd, port, 0);
+    forge_from_unknown(s, fd, port, 0);
     side_sync_blind(s, 1);
     side_sync_blind(s, 2);
-    forge_from_nobody(s, fd, port, 0);
+    forge_from_unknown(s, fd, port, 0);
     side_sync_blind(s, 3);
     endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
     /* Frames on the wire up to here belong to the earlier request. */
     listen_for(fd, WIRE_REQUEST, &c); /* until here */
     side_sync_blind(s, 4);
-    endpoint_connect(&e, "nobody");
+    endpoint_connect(&e, "absent");
     h = listen_for(fd, WIRE_REQUEST, &c);
     side_sync_blind(s, 5);
     /* From B's own VI, and good: it has the second number, so A keeps it and waits for the first, which the attacker
@@ -485,7 +485,7 @@ static void forged_nobody_b(side *s)
     forge(s, fd, h, "later", 5);
     side_sync_blind(s, 6);
     side_sync_blind(s, 7);
-    forge_from_nobody(s, fd, port, FIRST_PSN);
+    forge_from_unknown(s, fd, port, FIRST_PSN);
     side_sync_blind(s, 8);
     close(fd);
     endpoint_disconnect(&e);
@@ -503,7 +503,7 @@ static const test_case cases[] = {
     {"forged_accept", forged_accept_a, forged_accept_b, CASE_ONLY_ETH | CASE_NO_FAULT | CASE_NO_THREAD, NULL},
     {"forged_confirm", forged_confirm_a, forged_confirm_b, CASE_ONLY_ETH | CASE_NO_FAULT | CASE_NO_THREAD, NULL},
     {"forged_lists", forged_lists_a, forged_lists_b, CASE_ONLY_ETH | CASE_NO_FAULT | CASE_NO_THREAD, slow},
-    {"forged_nobody", forged_nobody_a, forged_nobody_b, CASE_ONLY_ETH | CASE_NO_FAULT | CASE_NO_THREAD, known_psn},
+    {"forged_unknown", forged_unknown_a, forged_unknown_b, CASE_ONLY_ETH | CASE_NO_FAULT | CASE_NO_THREAD, known_psn},
 };
 
 int main(int argc, char **argv)

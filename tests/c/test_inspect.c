@@ -68,7 +68,7 @@ static int connect_to(int pid)
 }
 
 /* The whole reply of a process, or NULL if it does not listen. */
-static char *ask(int pid)
+static char *request(int pid)
 {
     int s = connect_to(pid);
     if (s < 0)
@@ -164,7 +164,7 @@ static void test_contents(void)
 
 static int stop; /* atomic */
 
-/* A NIC that comes and goes, with 20 VIs: the asker may meet it at any stage of its making or ending. */
+/* A NIC that comes and goes, with 20 VIs: the client may meet it at any stage of its making or ending. */
 static void *open_and_close(void *unused)
 {
     VIP_VI_ATTRIBUTES attr = {VIP_SERVICE_RELIABLE_DELIVERY, 0, 0, 0, 0, 0};
@@ -209,7 +209,7 @@ static void test_while_all_moves(void)
     CHECK_EQ(pthread_create(&threads[0], NULL, open_and_close, NULL), 0);
     CHECK_EQ(pthread_create(&threads[1], NULL, work, nic), 0);
     for (int i = 0; i < 300 / CHECK_SLOWER; i++) {
-        char *text = ask(getpid());
+        char *text = request(getpid());
         CHECK(text != NULL);
         CHECK(is_balanced(text));
         /* Each reply has the worker's whole NIC. The other NIC occurs at most once. */
@@ -221,18 +221,18 @@ static void test_while_all_moves(void)
     for (int i = 0; i < 2; i++)
         CHECK_EQ(pthread_join(threads[i], NULL), 0);
     CHECK_OK(VipCloseNic(nic));
-    CHECK(ask(getpid()) == NULL);
+    CHECK(request(getpid()) == NULL);
     CHECK_NOTHING_LEFT();
 }
 
 /* A client that does not read delays neither other clients nor the end. The reply for 800 VIs is larger than any socket
  * buffer. */
-static void test_silent_asker(void)
+static void test_silent_client(void)
 {
     VIP_NIC_HANDLE nics[8];
     VIP_VI_ATTRIBUTES attr = {VIP_SERVICE_RELIABLE_DELIVERY, 0, 0, 0, 0, 0};
     VIP_VI_HANDLE vi;
-    snprintf(check_context, sizeof check_context, "silent asker");
+    snprintf(check_context, sizeof check_context, "silent client");
     for (int i = 0; i < 8; i++) {
         CHECK_OK(VipOpenNic("loop:silent", &nics[i]));
         for (int j = 0; j < 100; j++)
@@ -242,7 +242,7 @@ static void test_silent_asker(void)
     char first;
     CHECK(s >= 0);
     CHECK_EQ(read(s, &first, 1), 1);
-    char *text = ask(getpid()); /* is answered when the patience with the first is over */
+    char *text = request(getpid()); /* is answered when the patience with the first is over */
     CHECK(text != NULL && is_balanced(text));
     CHECK_EQ(count(text, "\"device\""), 8);
     free(text);
@@ -260,27 +260,27 @@ static void test_silent_asker(void)
 /* ---------------------------------------------------------------- who answers */
 
 /* A process does not listen without a NIC, if the environment disables it, and for NICs without a thread. */
-static void test_who_answers(void)
+static void test_answering_process(void)
 {
     VIP_NIC_HANDLE nic, second;
     viakit_nic_options options = {0};
     snprintf(check_context, sizeof check_context, "who answers");
-    CHECK(ask(getpid()) == NULL);
+    CHECK(request(getpid()) == NULL);
     setenv("VIAKIT_INSPECT", "0", 1);
     CHECK_OK(VipOpenNic("loop", &nic));
     unsetenv("VIAKIT_INSPECT");
-    CHECK(ask(getpid()) == NULL);
+    CHECK(request(getpid()) == NULL);
     options.no_thread = 1;
     CHECK_OK(viakit_open_nic("loop", &options, &second));
-    CHECK(ask(getpid()) == NULL);
+    CHECK(request(getpid()) == NULL);
     CHECK_OK(VipCloseNic(nic));
     CHECK_OK(VipOpenNic("loop", &nic));
-    char *text = ask(getpid());
+    char *text = request(getpid());
     CHECK(text != NULL);
     CHECK_EQ(count(text, "\"device\""), 1); /* a NIC without a thread keeps to itself */
     free(text);
     CHECK_OK(VipCloseNic(nic));
-    CHECK(ask(getpid()) == NULL);
+    CHECK(request(getpid()) == NULL);
     CHECK_OK(VipCloseNic(second));
     CHECK_NOTHING_LEFT();
 }
@@ -300,9 +300,9 @@ static void test_fork(void)
     if (child == 0) {
         close(to_child[1]);
         CHECK_EQ(write(to_parent[1], &go, 1), 1); /* what it had inherited is closed by now */
-        CHECK(ask(getpid()) == NULL);
+        CHECK(request(getpid()) == NULL);
         CHECK_OK(VipOpenNic("loop", &nic));
-        char *text = ask(getpid());
+        char *text = request(getpid());
         CHECK(text != NULL && is_balanced(text));
         CHECK_EQ(count(text, "\"device\""), 1);
         free(text);
@@ -310,12 +310,12 @@ static void test_fork(void)
         CHECK_EQ(read(to_child[0], &go, 1), 0); /* until the parent has looked */
         _exit(0);
     }
-    char *text = ask(getpid());
+    char *text = request(getpid());
     CHECK(text != NULL);
     free(text);
     CHECK_EQ(read(to_parent[0], &go, 1), 1);
     CHECK_OK(VipCloseNic(nic));
-    CHECK(ask(getpid()) == NULL); /* although the child had inherited the socket */
+    CHECK(request(getpid()) == NULL); /* although the child had inherited the socket */
     close(to_child[0]);
     close(to_child[1]);
     close(to_parent[0]);
@@ -333,8 +333,8 @@ int main(void)
     unsetenv("VIAKIT_INSPECT");
     test_contents();
     test_while_all_moves();
-    test_silent_asker();
-    test_who_answers();
+    test_silent_client();
+    test_answering_process();
 #ifndef __SANITIZE_THREAD__
     test_fork();
 #endif

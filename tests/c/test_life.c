@@ -111,7 +111,7 @@ void life_over(endpoint *e, int n_errors)
 }
 
 /* For the test's output only. */
-void life_say(side *s, const char *what, double since)
+void life_report(side *s, const char *what, double since)
 {
     printf("       %s %s %c: %s after %.2f s\n", s->link->name, s->test->name, s->role == SIDE_A ? 'A' : 'B', what,
            check_now() - since);
@@ -260,7 +260,7 @@ static void stopped_long_a(side *s)
     double begin = check_now();
     if (is_network(s)) {
         life_over(&e, 1);
-        life_say(s, "given up", begin);
+        life_report(s, "given up", begin);
         while (long_form() && check_now() < begin + 10)
             sched_yield();
     } else

@@ -11,7 +11,7 @@ void life_impatient(viakit_nic_options *o);
 /* Check that the connection is lost, that posted descriptors have completed, and that the VI can be used again. */
 void life_over(endpoint *e, int n_errors);
 /* Print the time since `since`. */
-void life_say(side *s, const char *what, double since);
+void life_report(side *s, const char *what, double since);
 
 /* A round of LIFE_MESSAGES messages with numbers from A to B. life_prepare opens the endpoint; on B it posts the receives
  * of all rounds, on A it stores the descriptors of a round in d, which life_post_all posts. life_all_sent and

@@ -143,9 +143,9 @@ static void *exchange_twice(void *argument)
     const struct one_rank *r = argument;
     struct two_ranks *j = r->job;
     for (uint8_t i = 0; i < 2 && j->code[r->rank] == 0; i++) {
-        uint8_t mine[5] = {'c', 'a', 'r', (uint8_t)r->rank, i}, all[2][5];
+        uint8_t own[5] = {'c', 'a', 'r', (uint8_t)r->rank, i}, all[2][5];
         j->code[r->rank] =
-            bip_launch_exchange(&j->launch[r->rank], mine, sizeof(mine), all, j->timeout_ms, j->error[r->rank]);
+            bip_launch_exchange(&j->launch[r->rank], own, sizeof(own), all, j->timeout_ms, j->error[r->rank]);
         for (int k = 0; k < 2 && j->code[r->rank] == 0; k++)
             CHECK(memcmp(all[k], (uint8_t[5]){'c', 'a', 'r', (uint8_t)k, i}, 5) == 0);
         j->n_done[r->rank] += j->code[r->rank] == 0;

@@ -53,7 +53,7 @@ static void judge(VIP_RETURN r, const char *call)
 
 static void *caller(void *p)
 {
-    unsigned turn = (unsigned)(uintptr_t)p;
+    unsigned step = (unsigned)(uintptr_t)p;
     while (!atomic_load(&stop)) {
         /* Read once per turn: between this and the call the handle may die. */
         VIP_NIC_HANDLE nic = atomic_load(&the_nic), vi_out;
@@ -65,7 +65,7 @@ static void *caller(void *p)
         VIP_NIC_ATTRIBUTES attr;
         VIP_UINT64 counters[VIAKIT_N_COUNTERS];
         /* Every kind of call: with and without waiting, on each kind of handle, reading and changing. */
-        switch (turn++ % 8) {
+        switch (step++ % 8) {
         case 0:
             JUDGE(VipRecvDone(vi, &d));
             break;
@@ -182,7 +182,7 @@ static void *wait_for_server(void *p)
 static void newer_request(void)
 {
     _Alignas(VIP_NET_ADDRESS) uint8_t room[12], remote[12 + 64];
-    VIP_VI_ATTRIBUTES attr = {.ReliabilityLevel = VIP_SERVICE_RELIABLE_DELIVERY}, theirs;
+    VIP_VI_ATTRIBUTES attr = {.ReliabilityLevel = VIP_SERVICE_RELIABLE_DELIVERY}, peer_attr;
     VIP_NIC_HANDLE nic, server;
     VIP_VI_HANDLE vi;
     VIP_VI_STATE state;
@@ -196,7 +196,8 @@ static void newer_request(void)
         VIP_NET_ADDRESS *here = address_of(nic, room);
         CHECK_EQ(pthread_create(&thread, NULL, wait_for_server, vi), 0);
         /* Here the request is in the server's hands, unanswered. */
-        while (VipConnectWait(server, here, 1000, (VIP_NET_ADDRESS *)(void *)remote, &theirs, &conn) != VIP_SUCCESS) {}
+        while (VipConnectWait(server, here, 1000, (VIP_NET_ADDRESS *)(void *)remote, &peer_attr, &conn) !=
+               VIP_SUCCESS) {}
         CHECK_OK(VipDisconnect(vi)); /* ends the request; its thread must return */
         CHECK_OK(VipDisconnect(vi)); /* the VI is idle, whether it has or not */
         /* The new request, while the first one's thread may still be on its way out of its call. */
@@ -205,7 +206,7 @@ static void newer_request(void)
         CHECK_OK(VipQueryVi(vi, &state, NULL, NULL, NULL));
         /* The first one's end has not taken the second request with it. */
         CHECK_EQ(state, VIP_STATE_CONNECT_PENDING);
-        CHECK_RET(VipConnectPeerDone(vi, &theirs), VIP_NOT_DONE);
+        CHECK_RET(VipConnectPeerDone(vi, &peer_attr), VIP_NOT_DONE);
         CHECK_OK(VipDisconnect(vi));
         /* The server's handle is of a request that is gone, which a rejection may still say. */
         CHECK_OK(VipConnectReject(conn));

@@ -47,10 +47,10 @@ static struct results *shared(void)
     return at;
 }
 
-static void exchange(int fd, const void *mine, void *theirs, size_t len)
+static void exchange(int fd, const void *own, void *remote, size_t len)
 {
-    CHECK_EQ(write(fd, mine, len), (ssize_t)len);
-    CHECK_EQ(read(fd, theirs, len), (ssize_t)len);
+    CHECK_EQ(write(fd, own, len), (ssize_t)len);
+    CHECK_EQ(read(fd, remote, len), (ssize_t)len);
 }
 
 static void connect_side(bench_ep *ep, int fd, int side)

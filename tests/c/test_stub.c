@@ -112,14 +112,14 @@ static void name(address *a, const host *h, const char *discriminator)
 
 static void join_hosts(host *here, int i, host *there)
 {
-    address ours, theirs;
-    char mine[20], yours[20];
-    snprintf(mine, sizeof(mine), "here%d", i);
-    snprintf(yours, sizeof(yours), "there%d", i);
-    name(&ours, here, mine);
-    name(&theirs, there, yours);
-    CHECK_OK(VipConnectPeerRequest(here->vi[i], &ours.net, &theirs.net, 1000 * CHECK_WAIT_S));
-    CHECK_OK(VipConnectPeerRequest(there->vi[0], &theirs.net, &ours.net, 1000 * CHECK_WAIT_S));
+    address local, remote;
+    char local_name[20], remote_name[20];
+    snprintf(local_name, sizeof(local_name), "here%d", i);
+    snprintf(remote_name, sizeof(remote_name), "there%d", i);
+    name(&local, here, local_name);
+    name(&remote, there, remote_name);
+    CHECK_OK(VipConnectPeerRequest(here->vi[i], &local.net, &remote.net, 1000 * CHECK_WAIT_S));
+    CHECK_OK(VipConnectPeerRequest(there->vi[0], &remote.net, &local.net, 1000 * CHECK_WAIT_S));
     CHECK_OK(VipConnectPeerWait(here->vi[i], NULL));
     CHECK_OK(VipConnectPeerWait(there->vi[0], NULL));
 }
@@ -204,12 +204,12 @@ static int lose_client(struct via_nic *nic, struct link *link, struct link_peer 
 static void *request(void *argument)
 {
     host *hosts = argument;
-    address ours, theirs;
+    address local, remote;
     VIP_VI_ATTRIBUTES attr;
     VIP_RETURN code;
-    name(&ours, &hosts[0], "client");
-    name(&theirs, &hosts[1], "server");
-    WAIT_UNTIL((code = VipConnectRequest(hosts[0].vi[0], &ours.net, &theirs.net, 1000 * CHECK_WAIT_S, &attr)) !=
+    name(&local, &hosts[0], "client");
+    name(&remote, &hosts[1], "server");
+    WAIT_UNTIL((code = VipConnectRequest(hosts[0].vi[0], &local.net, &remote.net, 1000 * CHECK_WAIT_S, &attr)) !=
                VIP_NO_MATCH);
     /* It has received ACCEPT. Whether the connection broke since, it finds by its first frame. */
     CHECK_OK(code);
@@ -222,7 +222,7 @@ static void accept_overtaken(void)
     static const uint8_t secret[32] = "a secret of both sides";
     static host hosts[2];
     host *client = &hosts[0], *server = &hosts[1];
-    address ours, theirs;
+    address local, remote;
     VIP_VI_ATTRIBUTES attr;
     VIP_CONN_HANDLE conn;
     pthread_t thread;
@@ -231,9 +231,9 @@ static void accept_overtaken(void)
     CHECK_OK(viakit_set_vi_secret(client->vi[0], secret, sizeof(secret)));
     CHECK_OK(viakit_set_vi_secret(server->vi[0], secret, sizeof(secret)));
     CHECK_EQ(pthread_create(&thread, NULL, request, hosts), 0);
-    name(&ours, server, "server");
-    memset(&theirs, 0, sizeof(theirs));
-    CHECK_OK(VipConnectWait(server->nic, &ours.net, 1000 * CHECK_WAIT_S, &theirs.net, &attr, &conn));
+    name(&local, server, "server");
+    memset(&remote, 0, sizeof(remote));
+    CHECK_OK(VipConnectWait(server->nic, &local.net, 1000 * CHECK_WAIT_S, &remote.net, &attr, &conn));
     stub_open(server->nic, lose_client);
     CHECK_RET(VipConnectAccept(conn, server->vi[0]), VIP_TIMEOUT);
     CHECK_EQ(n_accepts, 1);

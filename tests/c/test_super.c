@@ -169,8 +169,8 @@ static void exchange_all_lengths(side *s, uint64_t seed)
     endpoint e;
     viakit_nic_info info;
     CHECK_OK(viakit_query_nic(s->nic, &info));
-    uint64_t mine = (uint64_t)info.max_payload << 32 | info.super_payload, theirs = side_exchange(s, mine);
-    uint64_t sizes = s->role == SIDE_A ? mine : theirs;
+    uint64_t own = (uint64_t)info.max_payload << 32 | info.super_payload, remote = side_exchange(s, own);
+    uint64_t sizes = s->role == SIDE_A ? own : remote;
     size_t p = (size_t)(sizes >> 32), super = (size_t)(uint32_t)sizes;
     const size_t lens[] = {0, 1, p - 1, p, p + 1, 2 * p, 2 * p + 1, super - 1, super, super + 1, 100000, 2 * super + 7};
     endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, ROOM);

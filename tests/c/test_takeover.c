@@ -58,7 +58,7 @@ static int try_to_take_over(const char *policy, const char *word)
 {
     viakit_nic_options options = {.size = sizeof(options)};
     VIP_NIC_HANDLE nic, scout;
-    VIP_NIC_ATTRIBUTES own, theirs;
+    VIP_NIC_ATTRIBUTES own, remote_nic;
     VIP_PROTECTION_HANDLE tag;
     VIP_VI_HANDLE vi;
     address local, remote;
@@ -66,7 +66,7 @@ static int try_to_take_over(const char *policy, const char *word)
     CHECK_OK(viakit_open_nic("udp:127.0.0.2", &options, &nic));
     CHECK_OK(viakit_open_nic("udp:127.0.0.1", &options, &scout));
     CHECK_OK(VipQueryNic(nic, &own));
-    CHECK_OK(VipQueryNic(scout, &theirs));
+    CHECK_OK(VipQueryNic(scout, &remote_nic));
     CHECK_OK(VipCreatePtag(nic, &tag));
     VIP_VI_ATTRIBUTES attr = {.ReliabilityLevel = VIP_SERVICE_RELIABLE_DELIVERY,
                               .MaxTransferSize = own.MaxTransferSize,
@@ -75,7 +75,7 @@ static int try_to_take_over(const char *policy, const char *word)
                               .EnableRdmaRead = VIP_TRUE};
     CHECK_OK(VipCreateVi(nic, &attr, NULL, NULL, &vi));
     name_end(&local, own.LocalNicAddress, policy, word, 1, 0);
-    name_end(&remote, theirs.LocalNicAddress, policy, word, 0, 1);
+    name_end(&remote, remote_nic.LocalNicAddress, policy, word, 0, 1);
     /* Several attempts, each while rank 0 repeats its request: at least every 200 ms. */
     for (int i = 0; i < 4 && !taken; i++) {
         CHECK_OK(VipConnectPeerRequest(vi, &local.net, &remote.net, 500));

@@ -18,11 +18,11 @@
 /* Two NICs, and a connected pair of VIs: `vi` on `nic` has a receive posted. */
 static struct {
     VIP_NIC_HANDLE nic, other;
-    VIP_VI_HANDLE vi, idle, theirs;
+    VIP_VI_HANDLE vi, idle, remote;
     VIP_CQ_HANDLE cq;
     VIP_MEM_HANDLE memory, their_memory;
     VIP_CONN_HANDLE request;
-    address door, nobody;
+    address door, absent;
 } s;
 static VIP_DESCRIPTOR descriptors[4] __attribute__((aligned(64)));
 static atomic_int got_so_far;
@@ -43,17 +43,17 @@ static void name(VIP_NIC_HANDLE nic, const char *discriminator, address *a)
 static void *accept_one(void *unused)
 {
     address from;
-    VIP_VI_ATTRIBUTES theirs;
+    VIP_VI_ATTRIBUTES remote;
     VIP_CONN_HANDLE conn;
     (void)unused;
-    CHECK_OK(VipConnectWait(s.other, &s.door.net, 1000 * CHECK_WAIT_S, &from.net, &theirs, &conn));
-    CHECK_OK(VipConnectAccept(conn, s.theirs));
+    CHECK_OK(VipConnectWait(s.other, &s.door.net, 1000 * CHECK_WAIT_S, &from.net, &remote, &conn));
+    CHECK_OK(VipConnectAccept(conn, s.remote));
     return NULL;
 }
 
 static void set_up(const char *device, int with_cq)
 {
-    VIP_VI_ATTRIBUTES attr = {.ReliabilityLevel = VIP_SERVICE_RELIABLE_DELIVERY}, theirs;
+    VIP_VI_ATTRIBUTES attr = {.ReliabilityLevel = VIP_SERVICE_RELIABLE_DELIVERY}, remote;
     pthread_t server;
     VIP_RETURN r;
     snprintf(check_context, sizeof(check_context), "%s", device);
@@ -62,18 +62,18 @@ static void set_up(const char *device, int with_cq)
     CHECK_OK(VipErrorCallback(s.nic, NULL, no_log));
     CHECK_OK(VipErrorCallback(s.other, NULL, no_log));
     name(s.other, "door", &s.door);
-    name(s.other, "nobody", &s.nobody);
+    name(s.other, "absent", &s.absent);
     CHECK_OK(VipRegisterMem(s.nic, descriptors, sizeof(descriptors), NULL, &s.memory));
     CHECK_OK(VipRegisterMem(s.other, descriptors, sizeof(descriptors), NULL, &s.their_memory));
     CHECK_OK(VipCreateCQ(s.nic, 8, &s.cq));
     CHECK_OK(VipCreateVi(s.nic, &attr, NULL, with_cq ? s.cq : NULL, &s.vi));
     CHECK_OK(VipCreateVi(s.nic, &attr, NULL, NULL, &s.idle));
-    CHECK_OK(VipCreateVi(s.other, &attr, NULL, NULL, &s.theirs));
+    CHECK_OK(VipCreateVi(s.other, &attr, NULL, NULL, &s.remote));
     memset(descriptors, 0, sizeof(descriptors));
     CHECK_OK(VipPostRecv(s.vi, &descriptors[0], s.memory));
     CHECK_EQ(pthread_create(&server, NULL, accept_one, NULL), 0);
     do
-        r = VipConnectRequest(s.vi, NULL, &s.door.net, 1000 * CHECK_WAIT_S, &theirs);
+        r = VipConnectRequest(s.vi, NULL, &s.door.net, 1000 * CHECK_WAIT_S, &remote);
     while (r == VIP_NO_MATCH);
     CHECK_OK(r);
     CHECK_EQ(pthread_join(server, NULL), 0);
@@ -85,8 +85,8 @@ static void message(int with_cq)
     VIP_DESCRIPTOR *done;
     VIP_VI_HANDLE vi;
     VIP_BOOLEAN recv;
-    CHECK_OK(VipPostSend(s.theirs, &descriptors[1], s.their_memory));
-    CHECK_OK(VipSendWait(s.theirs, 1000 * CHECK_WAIT_S, &done));
+    CHECK_OK(VipPostSend(s.remote, &descriptors[1], s.their_memory));
+    CHECK_OK(VipSendWait(s.remote, 1000 * CHECK_WAIT_S, &done));
     if (with_cq) {
         CHECK_OK(VipCQWait(s.cq, 1000 * CHECK_WAIT_S, &vi, &recv));
         CHECK(vi == s.vi && recv);
@@ -136,27 +136,27 @@ static void *in_cq_wait(void *unused)
 static void *in_connect_wait(void *unused)
 {
     address from;
-    VIP_VI_ATTRIBUTES theirs;
+    VIP_VI_ATTRIBUTES remote;
     VIP_CONN_HANDLE conn;
     (void)unused;
-    VipConnectWait(s.nic, &s.nobody.net, VIP_INFINITE, &from.net, &theirs, &conn);
+    VipConnectWait(s.nic, &s.absent.net, VIP_INFINITE, &from.net, &remote, &conn);
     return NULL;
 }
 
 /* A server takes the request, and does not answer. */
 static void *in_connect_request(void *unused)
 {
-    VIP_VI_ATTRIBUTES theirs;
+    VIP_VI_ATTRIBUTES remote;
     (void)unused;
-    while (VipConnectRequest(s.idle, NULL, &s.door.net, VIP_INFINITE, &theirs) == VIP_NO_MATCH) {}
+    while (VipConnectRequest(s.idle, NULL, &s.door.net, VIP_INFINITE, &remote) == VIP_NO_MATCH) {}
     return NULL;
 }
 
 static void *in_peer_wait(void *unused)
 {
-    VIP_VI_ATTRIBUTES theirs;
+    VIP_VI_ATTRIBUTES remote;
     (void)unused;
-    VipConnectPeerWait(s.idle, &theirs);
+    VipConnectPeerWait(s.idle, &remote);
     return NULL;
 }
 
@@ -167,12 +167,12 @@ static void cancel_in(const char *device, void *(*wait)(void *), int with_cq)
     VIP_VI_STATE state;
     set_up(device, with_cq);
     if (wait == in_peer_wait)
-        CHECK_OK(VipConnectPeerRequest(s.idle, &s.nobody.net, &s.nobody.net, VIP_INFINITE));
+        CHECK_OK(VipConnectPeerRequest(s.idle, &s.absent.net, &s.absent.net, VIP_INFINITE));
     CHECK_EQ(pthread_create(&thread, NULL, wait, NULL), 0);
     if (wait == in_connect_request) {
         address from;
-        VIP_VI_ATTRIBUTES theirs;
-        CHECK_OK(VipConnectWait(s.other, &s.door.net, 1000 * CHECK_WAIT_S, &from.net, &theirs, &s.request));
+        VIP_VI_ATTRIBUTES remote;
+        CHECK_OK(VipConnectWait(s.other, &s.door.net, 1000 * CHECK_WAIT_S, &from.net, &remote, &s.request));
     }
     WAIT_UNTIL(waiting_calls() == 1);
     CHECK_EQ(pthread_cancel(thread), 0);
@@ -204,8 +204,8 @@ static void *works_on(void *unused)
     VIP_NIC_HANDLE nic;
     (void)unused;
     pthread_cancel(pthread_self());
-    CHECK_OK(VipPostSend(s.theirs, &descriptors[1], s.their_memory));
-    while (VipSendDone(s.theirs, &done) == VIP_NOT_DONE) {}
+    CHECK_OK(VipPostSend(s.remote, &descriptors[1], s.their_memory));
+    while (VipSendDone(s.remote, &done) == VIP_NOT_DONE) {}
     while (VipRecvDone(s.vi, &done) == VIP_NOT_DONE) {}
     CHECK_OK(VipPostRecv(s.vi, done, s.memory));
     CHECK_OK(VipOpenNic("loop:cancelled", &nic));
@@ -278,8 +278,8 @@ static void endless(const char *device)
         set_up(device, 0);
         CHECK_EQ(pthread_create(&thread, NULL, waits_long, &timeouts[i]), 0);
         WAIT_UNTIL(waiting_calls() == 1);
-        CHECK_OK(VipPostSend(s.theirs, &descriptors[1], s.their_memory));
-        CHECK_OK(VipSendWait(s.theirs, timeouts[i], &done));
+        CHECK_OK(VipPostSend(s.remote, &descriptors[1], s.their_memory));
+        CHECK_OK(VipSendWait(s.remote, timeouts[i], &done));
         CHECK_EQ(pthread_join(thread, NULL), 0);
         tear_down();
     }

@@ -44,7 +44,7 @@ typedef struct {
 
 static const identity anna = {"anna", ANNA, HOST, 0};
 static const identity bert = {"bert", BERT, HOST, 0};
-static const identity nobody = {"nobody", NOBODY, HOST, 0};
+static const identity user_nobody = {"nobody", NOBODY, HOST, 0};
 static const identity hidden_anna = {"anna without a number", ANNA, UNMAPPED, 0};
 static const identity hidden_bert = {"bert without a number", BERT, UNMAPPED, 0};
 static const identity hidden_nobody = {"nobody without a number", NOBODY, UNMAPPED, 0};
@@ -63,7 +63,7 @@ typedef struct {
 static const pair pairs[] = {
     {&anna, &anna, 1, 0, 0},
     {&anna, &bert, 0, 0, 0},
-    {&nobody, &nobody, 1, 0, 0},
+    {&user_nobody, &user_nobody, 1, 0, 0},
     {&mapped_anna, &mapped_anna, 1, 0, 0},
     {&hidden_anna, &hidden_bert, 0, 1, 0},
     {&hidden_anna, &hidden_anna, 1, 1, 1},
@@ -73,8 +73,8 @@ static const pair pairs[] = {
     {&contained_anna, &contained_bert, 0, 1, 0},
     {&contained_anna, &hidden_bert, 0, 1, 0},
     {&hidden_anna, &contained_bert, 0, 1, 0},
-    {&nobody, &hidden_bert, 0, 1, 0},
-    {&hidden_anna, &nobody, 0, 0, 0},
+    {&user_nobody, &hidden_bert, 0, 1, 0},
+    {&hidden_anna, &user_nobody, 0, 0, 0},
     {&hidden_nobody, &hidden_nobody, 1, 1, 1},
     {&mapped_anna, &mapped_bert, 0, 0, 0},
 };
@@ -271,13 +271,13 @@ static void run(const pair *p)
     }
     get_byte(ctl[0][0]);
     put_byte(ctl[1][0]);
-    int joined = p->joined && (!p->shared || has_peer_pidfd()), client_said = status_of(pids[1]);
+    int joined = p->joined && (!p->shared || has_peer_pidfd()), client_status = status_of(pids[1]);
     put_byte(ctl[0][0]);
-    int server_said = status_of(pids[0]);
+    int server_status = status_of(pids[0]);
     printf("%-30s %-30s %-16s %s\n", p->server->name, p->client->name, p->shared ? "one namespace" : "",
-           client_said == 10 ? "joined" : "refused");
-    CHECK_EQ(client_said, joined ? 10 : 11);
-    CHECK_EQ(server_said, joined ? 10 : 11);
+           client_status == 10 ? "joined" : "refused");
+    CHECK_EQ(client_status, joined ? 10 : 11);
+    CHECK_EQ(server_status, joined ? 10 : 11);
     close(ctl[0][0]);
     close(ctl[1][0]);
 }

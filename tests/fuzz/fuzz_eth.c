@@ -33,14 +33,14 @@ enum {
 #define CHECKED_ELSEWHERE 1 /* in another byte: the kernel says that UDP's checksum is right, or will be */
 
 static uint8_t ways[WAYS][4];
-static unsigned turn;
+static unsigned next_way;
 static struct link eth;
 static uint8_t *block; /* what lies in the slot ends where this does */
 
 /* Ethernet, and with it IPv4 and UDP if dressed, around what the machine wants to arrive; then the parser. */
 static int carry(struct hollow *h, const uint8_t *frame, size_t len)
 {
-    const uint8_t *way = ways[turn++ % WAYS];
+    const uint8_t *way = ways[next_way++ % WAYS];
     int form = way[0], dressed = form & DRESSED;
     /* Copies that fit a super-frame; each has the next sequence number. */
     unsigned n = dressed ? 1 + way[1] % 70 : 1;
@@ -87,7 +87,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
         machine_carry(carry);
     }
     memcpy(ways, data, sizeof ways);
-    turn = 0;
+    next_way = 0;
     machine_run(data + sizeof ways, len - sizeof ways, 1);
     return 0;
 }

@@ -66,9 +66,9 @@ enum {
 #define NONCE 0x6E6F6E6365u
 
 static uint8_t ways[WAYS][4];
-static unsigned turn;
+static unsigned next_way;
 static struct link udp;
-static struct udp_pending asks[2];
+static struct udp_pending pending_calls[2];
 static struct link_peer room_for_peers[N_PEERS];
 static unsigned n_peers;
 
@@ -145,7 +145,7 @@ static int fuzz_put(struct link *link, int fd, const union udp_name *to, const v
         told = 1; /* the link's own request */
         return 0;
     }
-    HOLLOW_CHECK(udp_same(to, &sender), "an answer goes to somebody who has not asked");
+    HOLLOW_CHECK(udp_same(to, &sender), "an answer goes to a station that sent no request");
     answered += len;
     return 0;
 }
@@ -194,13 +194,13 @@ static size_t add_trailer(uint8_t *p)
 /* Makes a datagram of the frame as the input describes, and lets the link receive it in one of its ways. */
 static int carry(struct hollow *h, const uint8_t *frame, size_t len)
 {
-    const uint8_t *way = ways[turn++ % WAYS];
+    const uint8_t *way = ways[next_way++ % WAYS];
     int form = way[0];
     static uint8_t whole[UDP_SLOT];
     unsigned n = form & SUPER ? 1 + way[1] % 60 : 1;
     if (n * len + sizeof(struct trailer) > UDP_SLOT)
         n = 1;
-    struct link_peer *peer = udp_get_peer(&udp, &asks[0].station, hollow_unknown_peer);
+    struct link_peer *peer = udp_get_peer(&udp, &pending_calls[0].station, hollow_unknown_peer);
     sender = form & BY_UNKNOWN_PEER ? name_of(0x7F000009, 1234) : peer->name;
     size_t all = fuzz_put_copies(whole, frame, len, n, 1);
     if (form & CALL)
@@ -248,7 +248,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
         udp.segment = 1472;
         udp.head = 28;
         udp.secret[0] = 1;
-        udp.pending = asks;
+        udp.pending = pending_calls;
         udp.n_pending = 2;
         udp.sockets[0].fd = udp.station_fd = udp.claim_fd = -1;
         for (int i = 1; i <= UDP_LANES; i++)
@@ -260,12 +260,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
     udp.n_peers = n_peers = 0;
     udp.wants_lane = NULL;
     udp.n_lost = udp.errors = 0;
-    memset(asks, 0, sizeof asks);
-    asks[0] =
+    memset(pending_calls, 0, sizeof pending_calls);
+    pending_calls[0] =
         (struct udp_pending){.nonce = NONCE, .until = UINT64_MAX, .number = 1, .station = name_of(0x7F000002, 34997)};
-    memcpy(asks[0].address, hollow_unknown_peer, 6);
+    memcpy(pending_calls[0].address, hollow_unknown_peer, 6);
     memcpy(ways, data, sizeof ways);
-    turn = 0;
+    next_way = 0;
     machine_run(data + sizeof ways, len - sizeof ways, 1);
     return 0;
 }

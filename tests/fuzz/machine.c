@@ -137,7 +137,7 @@ static int reap(struct machine *x, struct via_vi *vi, int n)
 static void op_time(struct machine *x)
 {
     uint32_t ms = u8(x);
-    x->w->bystander->heard = 1; /* its peer is well */
+    x->w->bystander->peer_active = 1; /* its peer is well */
     hollow_time_passes(&x->w->h, ms & 0x80 ? (ms & 0x7F) * 40 : ms & 0x7F);
 }
 
@@ -500,7 +500,7 @@ static void undo(struct machine *x)
     VipDisconnect(vk_pool_handle(x->other));
     while (reap(x, x->vi, N_SLOTS) || reap(x, x->other, N_SLOTS)) {}
     while (VipCQDone(w->cq, &vi, &recv) == VIP_SUCCESS) {}
-    w->bystander->heard = 1;
+    w->bystander->peer_active = 1;
     hollow_time_passes(&w->h, 6000); /* answered requests are forgotten */
     hollow_time_passes(&w->h, 0);
     for (int i = 0; i < N_AREAS; i++)

@@ -20,14 +20,14 @@ static void deliver(struct machine *x, uint8_t *frame, size_t len)
     struct hollow *h = &x->w->h;
     struct wire_header f;
     uint64_t frames = h->n_sent, bytes = h->bytes_sent;
-    int ours = h->nic->deferred != NULL; /* an older answer may go with it */
+    int is_answer = h->nic->deferred != NULL; /* an older answer may go with it */
     int connected = x->vi->state == VIP_STATE_CONNECTED;
     uint32_t received = x->vi->recv.done;
     if (len >= sizeof f) {
         memcpy(&f, frame, sizeof f);
         struct via_vi *vi = f.dst_vi < VIA_MAX_VI ? h->nic->vi_by_number[f.dst_vi] : NULL;
         /* A frame with the key of a connection is not that of an unknown peer. */
-        ours |= vi && (vi->key == f.key || vi->peer_key == f.immediate);
+        is_answer |= vi && (vi->key == f.key || vi->peer_key == f.immediate);
         if (vi && vi == x->w->bystander && (vi->key == f.key || vi->peer_key == f.immediate))
             x->bystander_hit = 1;
     }
@@ -37,7 +37,7 @@ static void deliver(struct machine *x, uint8_t *frame, size_t len)
     HOLLOW_CHECK(connected || x->vi->recv.done == received, "a VI without a connection received something");
     /* Even a peer may not make this side send without measure. */
     HOLLOW_CHECK(frames <= 64 * n, "%lu frames sent because of %lu", (unsigned long)frames, (unsigned long)n);
-    HOLLOW_CHECK(ours || (frames <= n && bytes <= len * n),
+    HOLLOW_CHECK(is_answer || (frames <= n && bytes <= len * n),
                  "%lu times %zu bytes of an unknown peer were answered by %lu in %lu frames", (unsigned long)n, len,
                  (unsigned long)bytes, (unsigned long)frames);
 }
@@ -94,9 +94,9 @@ static size_t put_write(struct machine *x, uint8_t *p)
 }
 
 /* A request to read, or a piece of what was read. */
-static size_t put_read(struct machine *x, uint8_t *p, int asks, uint32_t next)
+static size_t put_read(struct machine *x, uint8_t *p, int is_request, uint32_t next)
 {
-    if (asks) {
+    if (is_request) {
         struct wire_read r = {0};
         uint32_t len = u16(x), bits = u16(x);
         VIP_MEM_HANDLE handle;
@@ -188,7 +188,7 @@ static size_t put_connect(struct machine *x, uint8_t *p, int kind)
 void machine_op_frame(struct machine *x)
 {
     static uint8_t frame[HOLLOW_FRAME_MAX];
-    uint32_t kind = u8(x), bad = u8(x), flags = u8(x), turn = u8(x), len = u8(x);
+    uint32_t kind = u8(x), bad = u8(x), flags = u8(x), shift = u8(x), len = u8(x);
     struct via_vi *to = bad & TO_OTHER ? x->other : x->vi;
     struct wire_header h = {.version_kind = wire_version_kind((int)(kind & 15)),
                             .flags = (uint8_t)(flags & ~WIRE_FLAG_CRC),
@@ -199,8 +199,8 @@ void machine_op_frame(struct machine *x)
                             .key = to->key,
                             .immediate = kind & 0x10 ? to->peer_key : u8(x)};
     /* turn: distances from the expected number, and from what was sent, in -8..7 */
-    h.psn = to->expected_psn + (uint32_t)((int32_t)((turn & 15) ^ 8) - 8);
-    h.ack = (kind & 0x20 ? to->high_psn : to->una_psn) + (uint32_t)((int32_t)((turn >> 4) ^ 8) - 8);
+    h.psn = to->expected_psn + (uint32_t)((int32_t)((shift & 15) ^ 8) - 8);
+    h.ack = (kind & 0x20 ? to->high_psn : to->una_psn) + (uint32_t)((int32_t)((shift >> 4) ^ 8) - 8);
     size_t n = sizeof h;
     if (kind & 0x40)
         len = u16(x) & 2047;
@@ -208,7 +208,7 @@ void machine_op_frame(struct machine *x)
     if ((kind & 15) == WIRE_WRITE && flags & WIRE_FLAG_FIRST)
         n += put_write(x, frame + n);
     if ((kind & 15) == WIRE_READ) { /* stands outside the sequence: psn is the number of a request, from 0 on */
-        h.psn = turn & 15;
+        h.psn = shift & 15;
         if (flags & WIRE_FLAG_FIRST || !(flags & WIRE_FLAG_LAST) || (len && len != WIRE_READ_DENIED)) /* or no data */
             n += put_read(x, frame + n, flags & WIRE_FLAG_FIRST, to->expected_psn + (h.ack - to->una_psn));
     }
@@ -217,20 +217,20 @@ void machine_op_frame(struct machine *x)
     else if (flags & WIRE_FLAG_REFERENCE)
         n += put_references(x, frame + n);
     else {
-        memset(frame + n, (int)turn, len);
+        memset(frame + n, (int)shift, len);
         n += len;
     }
     h.len = (uint16_t)(n - sizeof h);
-    if (bad & BAD_KEY && turn >> 4 == 14) /* as an idle VI remembers its peer */
+    if (bad & BAD_KEY && shift >> 4 == 14) /* as an idle VI remembers its peer */
         h.src_port = h.src_vi = 0, h.key = 0;
     else if (bad & BAD_KEY)
-        h.key ^= 1u << (turn & 31);
+        h.key ^= 1u << (shift & 31);
     if (bad & BAD_VI)
         h.dst_vi = (uint16_t)u16(x);
     if (bad & BAD_PORT)
-        h.dst_port = (uint16_t)(turn & 1 ? 0 : h.dst_port + turn);
+        h.dst_port = (uint16_t)(shift & 1 ? 0 : h.dst_port + shift);
     if (bad & BAD_VERSION)
-        h.version_kind ^= (uint8_t)(0x10 << (turn & 3));
+        h.version_kind ^= (uint8_t)(0x10 << (shift & 3));
     if (bad & BAD_LEN)
         h.len = (uint16_t)(h.len + (int8_t)u8(x));
     memcpy(frame, &h, sizeof h);
@@ -238,7 +238,7 @@ void machine_op_frame(struct machine *x)
     if ((x->w->h.kind == HOLLOW_ETHERNET) != !!(bad & NO_CRC) && (size_t)h.len + sizeof h <= sizeof frame)
         machine_seal(frame, sizeof h + h.len);
     if (bad & BAD_CRC)
-        frame[turn % n] ^= 1;
+        frame[shift % n] ^= 1;
     deliver(x, frame, n);
 }
 

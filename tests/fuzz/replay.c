@@ -47,7 +47,7 @@ static volatile uint64_t n_run;
 static char present_line[512]; /* "corpus:line", if it is from a file */
 
 /* Within a signal handler: nothing but write(). */
-static void say(const char *text, size_t n)
+static void write_out(const char *text, size_t n)
 {
     while (n) {
         ssize_t written = write(2, text, n);
@@ -58,28 +58,28 @@ static void say(const char *text, size_t n)
     }
 }
 
-static void tell_present(void)
+static void write_present(void)
 {
     static const char digits[] = "0123456789abcdef", from[] = "the input is from ", text[] = "the input is\n";
     static volatile sig_atomic_t told;
     if (present == NULL || told++)
         return;
     if (*present_line) {
-        say(from, sizeof from - 1);
-        say(present_line, strlen(present_line));
-        say("\n", 1);
+        write_out(from, sizeof from - 1);
+        write_out(present_line, strlen(present_line));
+        write_out("\n", 1);
     }
-    say(text, sizeof text - 1);
+    write_out(text, sizeof text - 1);
     for (size_t i = 0; i < present_len; i++) {
         const char two[2] = {digits[present[i] >> 4], digits[present[i] & 15]};
-        say(two, 2);
+        write_out(two, 2);
     }
-    say("\n", 1);
+    write_out("\n", 1);
 }
 
 static void on_signal(int sig)
 {
-    tell_present();
+    write_present();
     signal(sig, SIG_DFL);
     raise(sig);
 }
@@ -92,7 +92,7 @@ static void on_time(int sig)
     (void)sig;
     if (now == seen && present) {
         static const char text[] = "this input takes for ever\n";
-        say(text, sizeof text - 1);
+        write_out(text, sizeof text - 1);
         abort();
     }
     seen = now;
@@ -114,7 +114,7 @@ static void watch(void)
     static const int fatal[] = {SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL};
     const struct itimerval period = {{HANGS_S, 0}, {HANGS_S, 0}};
     if (__sanitizer_set_death_callback)
-        __sanitizer_set_death_callback(tell_present);
+        __sanitizer_set_death_callback(write_present);
     for (size_t i = 0; i < sizeof fatal / sizeof *fatal; i++)
         if (i == 0 || !__sanitizer_set_death_callback) /* it reports more about the others than this program could */
             signal(fatal[i], on_signal);

@@ -94,17 +94,17 @@ static VIP_NET_ADDRESS *address_of(const char *host)
 static void connect_to(const char *host)
 {
     VIP_NET_ADDRESS *local = address_of("localhost"), *remote = address_of(strcmp(host, "-") ? host : "localhost");
-    VIP_VI_ATTRIBUTES theirs;
+    VIP_VI_ATTRIBUTES remote_attributes;
     VIP_CONN_HANDLE request;
     VIP_RETURN code;
     if (strcmp(host, "-") == 0) {
-        TRY(VipConnectWait(nic, local, PATIENT, remote, &theirs, &request));
+        TRY(VipConnectWait(nic, local, PATIENT, remote, &remote_attributes, &request));
         TRY(VipConnectAccept(request, vi));
     } else {
         int told = 0;
-        while ((code = VipConnectRequest(vi, local, remote, PATIENT, &theirs)) == VIP_NO_MATCH) {
+        while ((code = VipConnectRequest(vi, local, remote, PATIENT, &remote_attributes)) == VIP_NO_MATCH) {
             if (!told++) {
-                printf("nobody waits yet\n");
+                printf("no server waits yet\n");
                 fflush(stdout);
             }
             usleep(10000);

@@ -7,7 +7,7 @@
 
 int main(int argc, char **argv)
 {
-    VIP_VI_ATTRIBUTES attributes = {VIP_SERVICE_RELIABLE_DELIVERY, 0, 0, 0, 0, 0}, theirs;
+    VIP_VI_ATTRIBUTES attributes = {VIP_SERVICE_RELIABLE_DELIVERY, 0, 0, 0, 0, 0}, remote;
     VIP_NET_ADDRESS address[16], caller[16];
     VIP_CONN_HANDLE request;
     VIP_NIC_HANDLE nic;
@@ -24,9 +24,9 @@ int main(int argc, char **argv)
     if (code == VIP_SUCCESS && waits) {
         printf("waiting\n");
         fflush(stdout);
-        code = VipConnectWait(nic, address, 30000, caller, &theirs, &request);
+        code = VipConnectWait(nic, address, 30000, caller, &remote, &request);
     } else if (code == VIP_SUCCESS)
-        code = VipConnectRequest(vi, NULL, address, 5000, &theirs);
+        code = VipConnectRequest(vi, NULL, address, 5000, &remote);
     printf("%s\n%s\n", viakit_return_name(code), viakit_last_error());
     return VipCloseNic(nic) != VIP_SUCCESS;
 }

@@ -161,7 +161,7 @@ int main(int argc, char **argv)
 {
     int sends = argc > 2 && strcmp(argv[2], "-") != 0;
     VIP_UINT32 count = argc > 3 ? (VIP_UINT32)atoi(argv[3]) / 2 * 2 : 200, i; /* even: a credit for each two */
-    VIP_VI_ATTRIBUTES attributes = {VIP_SERVICE_RELIABLE_DELIVERY, 0, 0, 0, 0, 0}, theirs;
+    VIP_VI_ATTRIBUTES attributes = {VIP_SERVICE_RELIABLE_DELIVERY, 0, 0, 0, 0, 0}, remote;
     VIP_CONN_HANDLE caller;
     VIP_DESCRIPTOR *done;
     VIP_RETURN code;
@@ -191,12 +191,12 @@ int main(int argc, char **argv)
     table->DiscriminatorLen = sizeof TABLE;
     memcpy(table->HostAddress + table->HostAddressLen, TABLE, sizeof TABLE);
     if (sends) {
-        while ((code = VipConnectRequest(vi, NULL, table, 10000, &theirs)) == VIP_NO_MATCH || code == VIP_NOT_REACHABLE)
+        while ((code = VipConnectRequest(vi, NULL, table, 10000, &remote)) == VIP_NO_MATCH || code == VIP_NOT_REACHABLE)
             usleep(10000); /* until the receiver is there */
         check(code, "VipConnectRequest");
         send_all(count);
     } else {
-        CHECK(VipConnectWait(nic, table, VIP_INFINITE, other, &theirs, &caller));
+        CHECK(VipConnectWait(nic, table, VIP_INFINITE, other, &remote, &caller));
         CHECK(VipConnectAccept(caller, vi));
         receive_all(count);
     }

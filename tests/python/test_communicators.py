@@ -10,7 +10,7 @@ LEFT_OVER = """
     def succeed(old, again):
         old.Free()
         if again:
-            comm.world.turn = old.birth + 13105
+            comm.world.turn = old.incarnation + 13105
         new = comm.Dup()
         assert new.number == old.number or not again
         return new
@@ -123,7 +123,7 @@ def test_messages_nobody_received_do_not_reach_the_next_communicator_of_the_numb
     old.Free()
     statuses = []
     MPI.Request.Waitall(requests, statuses)
-    comm.world.turn = old.birth + 13105
+    comm.world.turn = old.incarnation + 13105
     new, got = comm.Dup(), np.full(1, 2.0)
     assert new.number == old.number
     if rank == 1:

@@ -43,7 +43,7 @@ def test_a_client_that_starts_first_repeats_its_request(place, build):
     program = build(PROGRAMS / "oldnames.c", *OLD)
     client = place.popen(1, [program, place.devices[1], place.server_name])
     if not place.devices[1].startswith("eth"):
-        assert client.stdout.readline() == "nobody waits yet\n"
+        assert client.stdout.readline() == "no server waits yet\n"
     server = place.popen(0, [program, place.devices[0], "-"])
     finish(server, client)
 

@@ -10,20 +10,20 @@ cdef extern from "coll/coll.h" nogil:
         pass
     struct coll_word:
         int64_t code
-        uint64_t number, birth
+        uint64_t number, incarnation
         int32_t origin, tag
         char reason[96]
     struct coll_note:
         uint64_t number
         uint16_t operation, algorithm
         int32_t root
-        uint64_t birth, oldest
+        uint64_t incarnation, oldest
     struct coll_step:
         int kind, to, source "from"
         size_t out, out_len, into "in", in_len, result
     ctypedef struct coll_options:
         uint64_t number
-        uint64_t birth
+        uint64_t incarnation
         uint64_t oldest
         const int *wanted
         void (*meanwhile)(void *context) noexcept nogil

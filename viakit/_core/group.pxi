@@ -127,7 +127,7 @@ cdef class CollectiveComm(NoticeComm):
         for i in range(self._size):
             ranks[i] = self._to[i] if self._to != NULL else i
         options.number = <uint64_t>self._s.n_collectives
-        options.birth = self._s.birth
+        options.incarnation = self._s.incarnation
         options.oldest = self._s.oldest
         options.wanted = &self.world.n_active
         options.meanwhile = _collective_meanwhile

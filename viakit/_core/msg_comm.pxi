@@ -99,7 +99,7 @@ cdef class CommState:
     cdef CollectiveGroup group     # of csrc/coll
     cdef bint tried                # to create the group
     cdef uint64_t oldest           # number of the oldest collective under way by messages, or 0
-    cdef uint64_t birth            # distinguishes it from earlier communicators of its number; same on all ranks
+    cdef uint64_t incarnation            # distinguishes it from earlier communicators of its number; same on all ranks
     cdef bint freed
     cdef long long n_objects       # long objects sent so far
     cdef object name, info

@@ -16,19 +16,19 @@ cdef class NoticeComm(MsgComm):
     """Control messages of a communicator. Those of an earlier communicator of the same number are dropped."""
 
     @property
-    def birth(self):
+    def incarnation(self):
         """Number that distinguishes the communicator from earlier ones of its number; the same on all ranks."""
-        return self._s.birth
+        return self._s.incarnation
 
-    @birth.setter
-    def birth(self, uint64_t birth):
-        self._s.birth = birth
+    @incarnation.setter
+    def incarnation(self, uint64_t incarnation):
+        self._s.incarnation = incarnation
 
     def notice(self, int64_t code, uint64_t number, int origin, int tag, bytes reason):
         """Return the notice that this rank gives up a collective, as bytes."""
         cdef coll_word word
         memset(&word, 0, sizeof(word))
-        word.code, word.number, word.birth, word.origin, word.tag = code, number, self._s.birth, origin, tag
+        word.code, word.number, word.incarnation, word.origin, word.tag = code, number, self._s.incarnation, origin, tag
         memcpy(word.reason, <const char *>reason, min(len(reason), COLL_REASON_LEN - 1))
         return PyBytes_FromStringAndSize(<char *>&word, sizeof(word))
 
@@ -36,8 +36,8 @@ cdef class NoticeComm(MsgComm):
         """Return the note that this rank waits in a collective by messages with this tag, as bytes."""
         cdef coll_note note
         memset(&note, 0, sizeof(note))
-        note.number, note.algorithm, note.root, note.birth, note.oldest = (
-            number, COLL_NOTE_MESSAGES, tag, self._s.birth, self._s.oldest)
+        note.number, note.algorithm, note.root, note.incarnation, note.oldest = (
+            number, COLL_NOTE_MESSAGES, tag, self._s.incarnation, self._s.oldest)
         return PyBytes_FromStringAndSize(<char *>&note, sizeof(note))
 
     cdef int _take_control(self, int tag, void *what, size_t length, int *source) except -1:
@@ -60,7 +60,7 @@ cdef class NoticeComm(MsgComm):
         cdef int source
         while self._take_control(tag, &word, sizeof(word), &source):
             word.reason[COLL_REASON_LEN - 1] = 0
-            if word.birth == self._s.birth:
+            if word.incarnation == self._s.incarnation:
                 return self._back(source), word.code, word.number, word.origin, word.tag, <bytes>(<char *>word.reason)
         return None
 
@@ -73,7 +73,7 @@ cdef class NoticeComm(MsgComm):
         cdef coll_note note
         cdef int source
         while self._take_control(COLL_TAG_NOTE, &note, sizeof(note), &source):
-            if note.birth == self._s.birth:
+            if note.incarnation == self._s.incarnation:
                 name = "setting up" if note.operation == 0 else _text(coll_operation_name(note.operation))
                 return (self._back(source), note.number, "" if note.algorithm & COLL_NOTE_MESSAGES else name, note.root,
                         note.oldest)

@@ -79,7 +79,7 @@ class Comm(CommHandle, Copies, Flushes, Partitioned, Collectives, HasAttributes,
         self._pending: set[int] = set()  # numbers of the collectives by messages that are under way
         self._subset_counts = SubsetCounts()
         self._seal_group: SealGroup | None = None
-        self.birth = world.used[number]
+        self.incarnation = world.used[number]
 
     def _identity(self) -> Any:
         return None if self._freed else self._attributes  # one dictionary for all handles
@@ -441,7 +441,7 @@ class Comm(CommHandle, Copies, Flushes, Partitioned, Collectives, HasAttributes,
 
     def _let_go(self) -> None:
         """Release the number of a freed communicator once its last schedule, which may still send, has ended."""
-        mine = self._freed and self.world.used.get(self.number) == self.birth  # The number may have been reused.
+        mine = self._freed and self.world.used.get(self.number) == self.incarnation  # The number may have been reused.
         if mine and not any(self.shares(other) for other in list(self.world.schedules.values())):
             self.forget()
             self.world.used.pop(self.number)

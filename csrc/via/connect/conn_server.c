@@ -423,8 +423,8 @@ static VIP_RETURN accept_with(struct via_conn *conn, struct via_vi *vi)
     conn->accepted_key = vi->key;
     conn->held = 0;
     conn->forget_at = nic->now + CONN_REMEMBER;
-    conn->repeat = CONN_RETRANSMIT_FIRST;
-    conn->retransmit_at = nic->now + conn->repeat;
+    conn->retransmit_interval = CONN_RETRANSMIT_FIRST;
+    conn->retransmit_at = nic->now + conn->retransmit_interval;
     via_timer(nic, vi->lossless && !vi->proof ? conn->forget_at : conn->retransmit_at);
     retransmit_reply(conn);
     return VIP_SUCCESS;
@@ -528,8 +528,8 @@ void conn_server_timers(struct via_nic *nic)
             int repeats = !vi->lossless || proof_missing(c); /* a CONFIRM may have been corrupted in transit */
             if (c->retransmit_at <= nic->now && repeats) {
                 retransmit_reply(c);
-                c->repeat = conn_longer(c->repeat);
-                c->retransmit_at = nic->now + c->repeat;
+                c->retransmit_interval = conn_longer(c->retransmit_interval);
+                c->retransmit_at = nic->now + c->retransmit_interval;
             }
             if (c->forget_at <= nic->now) {
                 via_break(vi, 1); /* the client never received ACCEPT, or never proved the secret */

@@ -258,11 +258,12 @@ VIP_RETURN conn_proof_check_client(const struct via_conn *conn, const struct via
 {
     struct conn_side client = side_of_client(conn);
     if (vi->proof == NULL && conn->remote.proof)
-        return vk_fail(VIP_REJECT, "VipConnectAccept: the client's VI has a secret, and ours has none: set the same "
-                                   "with viakit_set_vi_secret, or reject the request");
+        return vk_fail(VIP_REJECT,
+                       "VipConnectAccept: the client's VI has a secret, and the server's has none: set the same "
+                       "with viakit_set_vi_secret, or reject the request");
     if (vi->proof && !conn->remote.proof)
         return vk_fail(VIP_REJECT,
-                       "VipConnectAccept: our VI has a secret, and the client's has none: reject the request");
+                       "VipConnectAccept: the server's VI has a secret, and the client's has none: reject the request");
     if (vi->proof && !conn_proof_request_right(&vi->proof->secret, &client, names_of_client(conn), &conn->remote_proof))
         return vk_fail(VIP_REJECT,
                        "VipConnectAccept: the client does not have the secret of our VI: reject the request");

@@ -373,8 +373,8 @@ static void keep_alive(struct via_vi *vi)
 {
     struct via_nic *nic = vi->nic;
     uint64_t silence = (uint64_t)nic->options.keepalive_ms * VK_MS;
-    if (vi->heard) {
-        vi->heard = 0;
+    if (vi->peer_active) {
+        vi->peer_active = 0;
         vi->received_at = nic->now;
         if (vi->probing) {
             vi->probing = 0;

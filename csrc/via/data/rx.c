@@ -276,7 +276,7 @@ static void deliver_to_vi(struct via_nic *nic, const uint8_t from[6], struct lin
         return;
     }
     vi->counters[VIAKIT_COUNTER_frames_received]++;
-    vi->heard = 1;
+    vi->peer_active = 1;
     if (vk_unlikely(vi->state != VIP_STATE_CONNECTED)) {
         not_connected(vi, h);
         return;
@@ -372,7 +372,7 @@ static inline int whole_message(struct via_nic *nic, const uint8_t *frame, size_
      * expected number. */
     vi->expected_psn = psn + 1;
     via_complete_receive(vi, status);
-    vi->heard = vi->confirmed = 1;
+    vi->peer_active = vi->confirmed = 1;
     vi->nak_sent = 0;
     NIC_COUNT(nic, frames_received, 1);
     VI_COUNT(vi, frames_received, 1);

@@ -152,7 +152,7 @@ void via_vi_reset(struct via_vi *vi)
     vi->rto_deadline = VK_NEVER;
     vi->retries = 0;
     vi->probing = 0;
-    vi->ack_owed = vi->nak_sent = vi->rx_active = vi->rx_skip = vi->heard = 0;
+    vi->ack_owed = vi->nak_sent = vi->rx_active = vi->rx_skip = vi->peer_active = 0;
     vi->error_status = 0;
     vi->error_psn = first;
     /* No NAK was answered yet (via_negative compares with both). */
