@@ -4,7 +4,7 @@
 
 SECONDS ?= 60
 
-.PHONY: help setup demo test pythons bench mpi4py lint ctest asan tsan fuzz soak docs lab clean
+.PHONY: help setup demo test pythons bench mpi4py lint ctest asan tsan fuzz soak attack docs lab clean
 
 help: ; @sed -n 's/^\([a-z0-9]*\):.*## /  make \1\t/p' Makefile
 setup: ; @tools/setup-venv $(EXTRAS) ## make .venv and install viakit into it
@@ -20,6 +20,8 @@ tsan: setup ; @tools/ctest tsan ## C tests under ThreadSanitizer
 fuzz: setup ; @tools/fuzz $(SECONDS) ## hostile input, libFuzzer's and more, SECONDS=60 per target, and how much of it
 soak: SECONDS = 600
 soak: setup ; @tools/ctest plain 'faults loop' && tools/soak $(SECONDS) ## a million messages per level over bad links, what happens to programs and hosts, SECONDS=600 of fuzzing per target; hours
+attack: SECONDS = 300
+attack: setup ; @tools/ctest plain --list >/dev/null && .venv/bin/python tools/attack.py --seconds $(SECONDS) $(ARGS) ## hostile neighbours of every kind, SECONDS=300 in all, and a table of what held; ARGS=--help for options
 docs: ; @tools/setup-venv docs && .venv/bin/sphinx-build -q -W docs build/docs && echo build/docs/index.html ## documentation as HTML
 pythons: ; @tools/pythons $(ARGS) ## the Python tests on every interpreter from 3.10 on that is found
 lab: ; @tools/setup-venv lab && .venv/bin/viakit lab $(ARGS) ## JupyterLab on the lessons

@@ -76,7 +76,7 @@ def stacks(session: int) -> str:
     """Return the state of each thread of a session's processes, and their stacks if gdb is installed."""
     found = []
     for process in sorted(Path("/proc").glob("[0-9]*"), key=lambda path: int(path.name)):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
             state = (process / "stat").read_text().rpartition(")")[2].split()
             if int(state[3]) != session or state[0] == "Z":
                 continue

@@ -282,3 +282,92 @@ void callers_gone_b(side *s)
     endpoint_disconnect(&e);
     endpoint_close(&e);
 }
+
+/* kill() returns before the last thread has stopped. */
+int life_stands_still(pid_t pid)
+{
+    char path[300], state = 0;
+    struct dirent *entry;
+    int still = 1;
+    snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
+    DIR *tasks = opendir(path);
+    CHECK(tasks != NULL);
+    while ((entry = readdir(tasks)) != NULL) {
+        snprintf(path, sizeof(path), "/proc/%d/task/%.20s/stat", (int)pid, entry->d_name);
+        FILE *f = fopen(path, "re");
+        if (f == NULL)
+            continue;
+        still &= fscanf(f, "%*d (%*[^)]) %c", &state) == 1 && state == 'T';
+        fclose(f);
+    }
+    closedir(tasks);
+    return still;
+}
+
+/* ---- stopped_idle: B is stopped while one connection is idle and the ring to it is full of another's messages, so that
+ * not even the probes of the idle one have room */
+
+void life_impatient_and_small(viakit_nic_options *o)
+{
+    life_impatient(o);
+    o->ring_slots = 16;
+}
+
+/* With faults the NICs rely on no link, so silence ends a connection on shm, too. */
+static int silence_ends(const side *s)
+{
+    return s->link->kind >= ON_ETH || s->link->fault;
+}
+
+void stopped_idle_a(side *s)
+{
+    endpoint idle, busy;
+    VIP_DESCRIPTOR *d[LIFE_MESSAGES], *one[LIFE_MESSAGES];
+    life_prepare(&idle, s, one, VIP_SERVICE_RELIABLE_DELIVERY, 1);
+    life_prepare(&busy, s, d, VIP_SERVICE_RELIABLE_RECEPTION, 1);
+    endpoint_connect(&idle, "idle");
+    endpoint_connect(&busy, "busy");
+    SIDE_SYNC(s, 1);
+    uint64_t stalls = nic_counter(s, VIAKIT_COUNTER_send_stalls);
+    CHECK_EQ(kill(s->peer_pid, SIGSTOP), 0);
+    WAIT_UNTIL(life_stands_still(s->peer_pid));
+    life_post_all(&busy, d);
+    if (s->link->kind == ON_SHM && s->link->fault)
+        WAIT_UNTIL(nic_counter(s, VIAKIT_COUNTER_send_stalls) > stalls);
+    if (silence_ends(s))
+        wait_error(s, VIP_ERROR_CONN_LOST, 2);
+    else
+        life_feel_silence();
+    CHECK_EQ(kill(s->peer_pid, SIGCONT), 0);
+    if (silence_ends(s)) {
+        life_over(&idle, 2);
+        life_over(&busy, 2);
+    } else {
+        life_all_sent(&busy, d);
+        life_post_all(&idle, one);
+        life_all_sent(&idle, one);
+    }
+    SIDE_SYNC(s, 2);
+    endpoint_close(&idle);
+    endpoint_close(&busy);
+}
+
+void stopped_idle_b(side *s)
+{
+    endpoint idle, busy;
+    life_prepare(&idle, s, NULL, VIP_SERVICE_RELIABLE_DELIVERY, 1);
+    life_prepare(&busy, s, NULL, VIP_SERVICE_RELIABLE_RECEPTION, 1);
+    endpoint_connect(&idle, "idle");
+    endpoint_connect(&busy, "busy");
+    SIDE_SYNC(s, 1);
+    if (silence_ends(s)) {
+        life_over(&idle, 2);
+        life_over(&busy, 2);
+    } else {
+        life_all_received(&busy);
+        life_all_received(&idle);
+    }
+    SIDE_SYNC(s, 2);
+    endpoint_close(&idle);
+    endpoint_close(&busy);
+}

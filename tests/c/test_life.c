@@ -11,7 +11,6 @@
  * `cycles`.
  */
 #define _GNU_SOURCE
-#include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
@@ -91,8 +90,7 @@ void life_all_received(endpoint *e)
     }
 }
 
-/* Wait for a time, because no counter or state reports that the peer is silent. */
-static void feel_silence(void)
+void life_feel_silence(void)
 {
     double end = check_now() + (long_form() ? 10 : 0.25);
     while (check_now() < end)
@@ -162,27 +160,6 @@ static void stopped_b(side *s)
 /* ---- withdrawn: B is stopped in VipConnectWait while A requests, gives up, and requests again later. B does not get
  * the request that A has given up */
 
-/* kill() returns before the last thread has stopped. */
-static int stands_still(pid_t pid)
-{
-    char path[300], state = 0;
-    struct dirent *entry;
-    int still = 1;
-    snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
-    DIR *tasks = opendir(path);
-    CHECK(tasks != NULL);
-    while ((entry = readdir(tasks)) != NULL) {
-        snprintf(path, sizeof(path), "/proc/%d/task/%.20s/stat", (int)pid, entry->d_name);
-        FILE *f = fopen(path, "re");
-        if (f == NULL)
-            continue;
-        still &= fscanf(f, "%*d (%*[^)]) %c", &state) == 1 && state == 'T';
-        fclose(f);
-    }
-    closedir(tasks);
-    return still;
-}
-
 /* B's thread must be in VipConnectWait, and all of B asleep, when A's request arrives and is given up: B's queue then
  * holds a withdrawn request. */
 static void withdrawn_a(side *s)
@@ -199,7 +176,7 @@ static void withdrawn_a(side *s)
     make_address(&remote, s->peer_host, "second", 6);
     SIDE_SYNC(s, 1);
     CHECK_EQ(kill(s->peer_pid, SIGSTOP), 0);
-    WAIT_UNTIL(stands_still(s->peer_pid));
+    WAIT_UNTIL(life_stands_still(s->peer_pid));
     /* NO_MATCH or TIMEOUT: on one host the other NIC at A's side replies that no VI waits there. */
     VIP_RETURN r = VipConnectRequest(e.vi, &local.net, &remote.net, 500, &attr);
     CHECK(r == VIP_NO_MATCH || r == VIP_TIMEOUT);
@@ -264,7 +241,7 @@ static void stopped_long_a(side *s)
         while (long_form() && check_now() < begin + 10)
             sched_yield();
     } else
-        feel_silence();
+        life_feel_silence();
     CHECK_EQ(kill(s->peer_pid, SIGCONT), 0);
     if (!is_network(s))
         life_all_sent(&e, d);
@@ -579,6 +556,7 @@ static const test_case cases[] = {
     {"stopped", stopped_a, stopped_b, CASE_NO_LOOP, NULL},
     {"withdrawn", withdrawn_a, withdrawn_b, CASE_NO_LOOP, NULL},
     {"stopped_long", stopped_long_a, stopped_long_b, CASE_NO_LOOP, life_impatient},
+    {"stopped_idle", stopped_idle_a, stopped_idle_b, CASE_NO_LOOP, life_impatient_and_small},
     {"interface_down", interface_down_a, interface_down_b, CASE_ONLY_NETWORK, NULL},
     {"interface_down_long", interface_down_long_a, interface_down_long_b, CASE_ONLY_NETWORK, life_impatient},
     {"mtu_lowered", mtu_lowered_a, mtu_lowered_b, CASE_ONLY_NETWORK, NULL},

@@ -8,6 +8,11 @@
 
 /* Options with which a connection to a silent peer is lost after a third of a second; in the long form the defaults. */
 void life_impatient(viakit_nic_options *o);
+void life_impatient_and_small(viakit_nic_options *o); /* and with a small ring */
+/* Return whether all threads of a process are stopped. */
+int life_stands_still(pid_t pid);
+/* Wait for a time in which no counter or state can report that the peer is silent. */
+void life_feel_silence(void);
 /* Check that the connection is lost, that posted descriptors have completed, and that the VI can be used again. */
 void life_over(endpoint *e, int n_errors);
 /* Print the time since `since`. */
@@ -34,6 +39,8 @@ void closed_a(side *s);
 void closed_b(side *s);
 void callers_gone_a(side *s);
 void callers_gone_b(side *s);
+void stopped_idle_a(side *s);
+void stopped_idle_b(side *s);
 
 /* life_wire.c */
 void interface_down_a(side *s);
