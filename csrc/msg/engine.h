@@ -385,6 +385,7 @@ static inline void msg_bind(msg_request *r, int source, const struct msg_packet 
 /* Completes a receive. An earlier error (truncation) stays in its status. */
 static inline void msg_received(msg_request *r)
 {
+    vk_charge(VK_CHARGE_MESSAGE, 1);
     MSG_COUNT(r->world, received, 1);
     MSG_COUNT(r->world, bytes_received, r->status.len);
     msg_complete(r, MSG_SUCCESS);

@@ -2,12 +2,14 @@
  * The replay of schedules: see replay.h.
  *
  * A queue of events in the order of virtual time drives everything. Events at the same time are taken in the order in
- * which they were added, so equal schedules give equal results. A message is one unit in each stage, not its frames: its
- * head enters a stage when its first frame has left the stage before, and its end leaves a stage no earlier than the
- * end of the stage before plus one frame.
+ * which they were added, so equal schedules give equal results. Messages move frame by frame, so several messages to one
+ * host share its port in turns.
  *
- *     SEND at t --> CPU, bus, wire up --> event PORT --> wire down, bus --> event ARRIVE --> receive matched
- *                   (the sender's own)                   (the receiver's, in order of PORT)
+ *     SEND at t --> FRAME: CPU, bus, wire up --> PORT: wire down, bus --> ARRIVE: receive matched
+ *                   (the sender's own)           (the receiver's, in order of PORT; ACK opens the window again)
+ *
+ * A rank pushes one message at a time: its processor copies frame after frame, and stops while the window is closed. The
+ * call of SEND returns when the last frame has been taken.
  *
  * A message longer than the eager limit first sends a request. Its data starts when the receive has been posted and the
  * reply has come back.
@@ -21,7 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RUN, PORT, ARRIVE, REQUEST, START };
+enum { RUN, FRAME, PORT, ACK, ARRIVE, REQUEST, START };
 enum { NONE = -1 };
 
 struct event {
@@ -32,10 +34,15 @@ struct event {
 
 struct message {
     int32_t src, dst;
-    int32_t next;    /* in the receiver's list of envelopes, or NONE */
-    int32_t receive; /* matched receive, or NONE */
+    int32_t next;      /* in the receiver's list of envelopes, or NONE */
+    int32_t receive;   /* matched receive, or NONE */
+    int32_t next_push; /* in the sender's list of messages to push */
     int64_t tag;
-    double bytes, head, end; /* of its passage through the present stage; in the end, of its arrival */
+    int64_t frames, pushed, ported, acked; /* frames in all, pushed, through the port, acknowledged */
+    double bytes, cpu; /* cpu: the sender's processor has pushed the last frame, or may push the next */
+    double head, end;  /* the first and the last frame are in the receiver's memory */
+    double taken;      /* the receiver's processor took it before a receive matched; 0: not yet */
+    int8_t stalled;    /* the window is closed */
     int8_t path, is_long, is_write, arrived, blocks; /* blocks: the sender's SEND waits for it */
 };
 
@@ -50,10 +57,12 @@ struct receive {
 
 struct rank {
     double now, waited;
+    double busy; /* taking messages that are not matched yet */
     int64_t op;
     int32_t envelopes, last_envelope, receives, last_receive; /* unmatched, in order */
     int32_t begun, last_begun;         /* receives since the last WAITALL, in the order of posting */
     int32_t open_receives, open_sends; /* that WAITALL waits for */
+    int32_t push, last_push;           /* messages whose data leaves, the first of them now */
     int8_t waits;                      /* blocked in an operation */
 };
 
@@ -125,26 +134,22 @@ static struct event take(struct replay *r)
 
 /* ---------------------------------------------------------------- stages */
 
-struct load { /* a message's need of one stage */
-    double first, last, all;
-};
-
-static struct load load_of(const sim_path *p, int stage, double bytes)
+static double payload_of(const sim_path *p)
 {
-    double payload = p->payload >= 1 ? p->payload : 1;
-    double frames = bytes > payload ? ceil(bytes / payload) : 1;
-    double first = bytes < payload ? bytes : payload, last = bytes - (frames - 1) * payload;
-    return (struct load){p->frame_ns[stage] + first * p->byte_ns[stage], p->frame_ns[stage] + last * p->byte_ns[stage],
-                         frames * p->frame_ns[stage] + bytes * p->byte_ns[stage]};
+    return p->payload >= 1 ? p->payload : 1;
 }
 
-/* The message passes a server: head and end are those of the stage before, and become those of this one. */
-static void pass(double *free_at, struct load need, double *head, double *end)
+/* Time of frame i of a message in a stage. */
+static double frame_ns(const sim_path *p, const struct message *m, int64_t i, int stage)
 {
-    double begin = most(*head, *free_at);
-    *head = begin + need.first;
-    *end = most(begin + need.all, *end + need.last);
-    *free_at = *end;
+    double bytes = i + 1 < m->frames ? payload_of(p) : m->bytes - (double)(m->frames - 1) * payload_of(p);
+    return p->frame_ns[stage] + bytes * p->byte_ns[stage];
+}
+
+/* A frame that is ready at `ready` passes a server. Returns its end there. */
+static double pass(double *free_at, double ready, double cost)
+{
+    return *free_at = most(ready, *free_at) + cost;
 }
 
 /* Switches between two hosts: one, or those of a fat tree with half of the ports down and half up. */
@@ -159,57 +164,113 @@ static double switches(const sim_model *m, int64_t a, int64_t b)
     return crossed;
 }
 
-/* The data of a message leaves the sender's CPU, which is busy from `at`. Returns the time when the CPU is free. */
-static double depart(struct replay *r, int32_t id, double at)
+static void pushed(struct replay *r, int32_t id);
+
+static int is_local(const struct replay *r, const struct message *m)
+{
+    return r->model->local > 0 && r->schedule->host[m->src] == r->schedule->host[m->dst];
+}
+
+/* The sender's processor takes the next frame at m->cpu, and the frame goes on to the receiver's port. */
+static void push_frame(struct replay *r, int32_t id)
 {
     struct message *m = &r->messages[id];
     const sim_path *p = &r->model->path[m->path];
-    int64_t from = r->schedule->host[m->src], to = r->schedule->host[m->dst];
-    struct load cpu = load_of(p, SIM_SEND_CPU, m->bytes);
-    at += p->message_ns[SIM_SEND_CPU];
-    m->head = at + cpu.first;
-    double busy = m->end = at + cpu.all;
-    if (from == to && r->model->local > 0) {
-        m->head += p->delay_ns;
-        m->end += p->delay_ns;
-        add(r, m->end, ARRIVE, id);
-        return busy;
-    }
+    int64_t from = r->schedule->host[m->src], to = r->schedule->host[m->dst], i = m->pushed++;
     struct port *port = &r->ports[from];
-    double *bus = r->model->half_duplex > 0 ? &port->recv_bus : &port->send_bus;
-    pass(bus, load_of(p, SIM_SEND_BUS, m->bytes), &m->head, &m->end);
-    struct load up = load_of(p, SIM_UP, m->bytes);
-    pass(&port->up, up, &m->head, &m->end);
+    m->cpu += frame_ns(p, m, i, SIM_SEND_CPU);
+    double *bus = r->model->half_duplex > 0 ? &port->recv_bus : &port->send_bus, up = frame_ns(p, m, i, SIM_UP);
+    double end = pass(&port->up, pass(bus, m->cpu, frame_ns(p, m, i, SIM_SEND_BUS)), up);
     double delay = p->delay_ns + (from == to ? 1 : switches(r->model, from, to)) * r->model->switch_ns;
-    m->head += delay - (p->cut > 0 ? up.first : 0);
-    m->end += delay;
-    add(r, m->head, PORT, id);
-    return busy;
+    add(r, end + delay - (p->cut > 0 ? up : 0), PORT, id);
+    if (m->pushed == m->frames)
+        pushed(r, id);
+    else if (p->window >= 1 && m->pushed - m->acked >= (int64_t)p->window)
+        m->stalled = 1;
+    else
+        add(r, m->cpu, FRAME, id);
 }
 
-/* The head of a message has reached the receiver's port of the switch. */
-static void reach_port(struct replay *r, int32_t id)
+/* The processor begins to push a message. */
+static void begin_push(struct replay *r, int32_t id, double at)
+{
+    struct message *m = &r->messages[id];
+    const sim_path *p = &r->model->path[m->path];
+    m->cpu = at + p->message_ns[SIM_SEND_CPU];
+    if (!is_local(r, m)) {
+        push_frame(r, id);
+        return;
+    }
+    m->head = m->cpu + frame_ns(p, m, 0, SIM_SEND_CPU) + p->delay_ns;
+    m->cpu += (double)m->frames * p->frame_ns[SIM_SEND_CPU] + m->bytes * p->byte_ns[SIM_SEND_CPU];
+    m->end = m->cpu + p->delay_ns;
+    m->pushed = m->frames;
+    add(r, m->end, ARRIVE, id);
+    pushed(r, id);
+}
+
+/* The data of a message leaves, from `at` on, after the messages that the rank is pushing. */
+static void push(struct replay *r, int32_t id, double at)
+{
+    struct message *m = &r->messages[id];
+    struct rank *me = &r->ranks[m->src];
+    double payload = payload_of(&r->model->path[m->path]);
+    m->frames = m->bytes > payload ? (int64_t)ceil(m->bytes / payload) : 1;
+    m->cpu = at;
+    m->next_push = NONE;
+    if (me->push != NONE) {
+        r->messages[me->last_push].next_push = id;
+        me->last_push = id;
+        return;
+    }
+    me->push = me->last_push = id;
+    begin_push(r, id, at);
+}
+
+/* The head of a frame has reached the receiver's port of the switch. */
+static void reach_port(struct replay *r, int32_t id, double at)
 {
     struct message *m = &r->messages[id];
     const sim_path *p = &r->model->path[m->path];
     struct port *port = &r->ports[r->schedule->host[m->dst]];
-    struct load down = load_of(p, SIM_DOWN, m->bytes);
-    double end = m->end;
-    if (p->cut > 0)
-        m->end -= down.last; /* pass adds it again: the frames cross both wires at once */
-    pass(&port->down, down, &m->head, &m->end);
-    m->end = most(m->end, end);
-    pass(&port->recv_bus, load_of(p, SIM_RECV_BUS, m->bytes), &m->head, &m->end);
-    add(r, m->end, ARRIVE, id);
+    int64_t i = m->ported++, every = (int64_t)most(1, p->ack_every), window = (int64_t)p->window;
+    double whole = at + (p->cut > 0 ? frame_ns(p, m, i, SIM_UP) : 0); /* the frame's end comes up */
+    port->down = most(pass(&port->down, at, frame_ns(p, m, i, SIM_DOWN)), whole);
+    double end = pass(&port->recv_bus, port->down, frame_ns(p, m, i, SIM_RECV_BUS));
+    if (i == 0)
+        m->head = end;
+    if (window >= 1 && every > window)
+        every = window;
+    if (m->ported == m->frames) {
+        m->end = end;
+        add(r, end, ARRIVE, id);
+    } else if (window >= 1 && m->ported % every == 0)
+        add(r, end + frame_ns(p, m, i, SIM_RECV_CPU) + p->ack_ns, ACK, id);
+}
+
+/* An acknowledgement opens the window. */
+static void acknowledge(struct replay *r, int32_t id, double at)
+{
+    struct message *m = &r->messages[id];
+    const sim_path *p = &r->model->path[m->path];
+    int64_t every = (int64_t)most(1, p->ack_every), window = (int64_t)p->window;
+    m->acked += every < window ? every : window;
+    if (!m->stalled || m->pushed - m->acked >= window)
+        return;
+    m->stalled = 0;
+    m->cpu = most(m->cpu, at);
+    add(r, m->cpu, FRAME, id);
 }
 
 /* The receiver's CPU, in an operation since `now`, receives a message that has arrived or is arriving. */
 static double receive_cost(const struct replay *r, const struct message *m, double now)
 {
     const sim_path *p = &r->model->path[m->path];
-    struct load cpu = load_of(p, SIM_RECV_CPU, m->bytes);
-    double begin = most(now, m->head) + p->message_ns[SIM_RECV_CPU];
-    return most(begin + cpu.all, m->end + p->message_ns[SIM_RECV_CPU] + cpu.last);
+    double all = (double)m->frames * p->frame_ns[SIM_RECV_CPU] + m->bytes * p->byte_ns[SIM_RECV_CPU];
+    if (m->taken > 0)
+        return most(now, m->taken) + p->match_ns;
+    double begin = most(most(now, r->ranks[m->dst].busy), m->head) + p->message_ns[SIM_RECV_CPU];
+    return most(begin + all, m->end + p->message_ns[SIM_RECV_CPU] + frame_ns(p, m, m->frames - 1, SIM_RECV_CPU));
 }
 
 /* ---------------------------------------------------------------- ranks */
@@ -283,6 +344,8 @@ static void envelope(struct replay *r, int32_t id, double at)
             match(r, id, i, at);
             return;
         }
+    if (me->waits && m->arrived)
+        me->busy = m->taken = receive_cost(r, m, at) - r->model->path[m->path].match_ns;
     m->next = NONE;
     *(me->last_envelope == NONE ? &me->envelopes : &r->messages[me->last_envelope].next) = id;
     me->last_envelope = id;
@@ -313,7 +376,7 @@ static void post(struct replay *r, int32_t rank, const sim_op *op, int blocks)
     me->last_receive = id;
 }
 
-/* Begin a message. Returns 1 if the rank goes on, at me->now. */
+/* Begin a message. Returns 1 if the rank goes on, at me->now; else it goes on when the data has been pushed. */
 static int begin_send(struct replay *r, int32_t rank, const sim_op *op)
 {
     struct rank *me = &r->ranks[rank];
@@ -337,12 +400,13 @@ static int begin_send(struct replay *r, int32_t rank, const sim_op *op)
     r->bytes += op->bytes;
     if (is_write && same_host && r->model->local_flag_ns > 0) { /* a store in shared memory */
         m->head = m->end = me->now + r->model->local_flag_ns;
+        m->frames = 1;
         add(r, m->end, ARRIVE, id);
         return 1;
     }
     if (!is_long) {
-        me->now = depart(r, id, me->now);
-        return 1;
+        push(r, id, me->now);
+        return 0;
     }
     add(r, me->now + r->model->request_ns, REQUEST, id);
     if (m->blocks)
@@ -383,22 +447,35 @@ static void run(struct replay *r, int32_t rank)
     }
 }
 
-/* The data of a long message leaves, after the reply. A blocked sender goes on when its buffer is free. */
+/* The reply to a request has come: the data of a long message leaves. */
 static void start(struct replay *r, int32_t id, double at)
 {
-    struct message *m = &r->messages[id];
+    const struct message *m = &r->messages[id];
     struct rank *me = &r->ranks[m->src];
-    double begin = most(at, me->waits ? me->now : at), busy = depart(r, id, begin);
-    if (m->blocks) {
+    double begin = most(at, me->waits ? me->now : at);
+    if (m->blocks)
         me->waited += most(0, begin - me->now);
-        resume(r, m->src, busy);
-        return;
+    push(r, id, begin);
+}
+
+/* The processor has taken the message's last frame: its buffer is free, and the next message leaves. */
+static void pushed(struct replay *r, int32_t id)
+{
+    const struct message *m = &r->messages[id];
+    struct rank *me = &r->ranks[m->src];
+    double at = m->cpu;
+    if (m->blocks || !m->is_long)
+        resume(r, m->src, at);
+    else {
+        me->open_sends--;
+        if (me->waits && op_of(r, m->src)->kind == SIM_WAITALL) {
+            me->now = most(me->now, at);
+            try_waitall(r, m->src, at);
+        }
     }
-    me->open_sends--;
-    if (me->waits && op_of(r, m->src)->kind == SIM_WAITALL) {
-        me->now = most(me->now, busy);
-        try_waitall(r, m->src, busy);
-    }
+    me->push = m->next_push;
+    if (me->push != NONE)
+        begin_push(r, me->push, most(at, r->messages[me->push].cpu));
 }
 
 static void handle(struct replay *r, const struct event *e)
@@ -408,8 +485,14 @@ static void handle(struct replay *r, const struct event *e)
     case RUN:
         run(r, e->id);
         break;
+    case FRAME:
+        push_frame(r, e->id);
+        break;
     case PORT:
-        reach_port(r, e->id);
+        reach_port(r, e->id, e->at);
+        break;
+    case ACK:
+        acknowledge(r, e->id, e->at);
         break;
     case REQUEST:
         envelope(r, e->id, e->at);
@@ -481,7 +564,8 @@ int sim_replay(const sim_model *model, const sim_schedule *schedule, double *end
         goto free_all;
     for (int32_t rank = 0; rank < schedule->n_ranks; rank++) {
         struct rank *me = &r.ranks[rank];
-        me->envelopes = me->last_envelope = me->receives = me->last_receive = me->begun = me->last_begun = NONE;
+        me->envelopes = me->last_envelope = me->receives = me->last_receive = NONE;
+        me->begun = me->last_begun = me->push = me->last_push = NONE;
         add(&r, 0, RUN, rank);
     }
     while (r.n_heap && !r.failed) {

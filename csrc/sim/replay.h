@@ -12,6 +12,9 @@
  * Ionescu, Schauser and Scheiman, 1995) with the gap split among the stages: the overheads o are the CPU stages, the
  * gap per byte G is the slowest stage, and the latency L is what remains.
  *
+ * A rank that waits takes every message that arrives, and spends only match_ns on it later. A rank that computes takes
+ * it in its next receive.
+ *
  * Times are nanoseconds of virtual time, as doubles. Equal inputs give equal bits. Nothing here blocks, waits for real
  * time, or has state between calls: any thread may call it.
  */
@@ -32,6 +35,7 @@ typedef struct {
     double cut;                    /* 1: the wire down begins with the frame's head (wormhole). 0: with its end */
     double window;                 /* frames sent and not acknowledged, 0: no limit (sim_message_ns) */
     double ack_every, ack_ns;      /* frames for one acknowledgement, and its time until the sender may send again */
+    double match_ns;               /* part of message_ns[SIM_RECV_CPU] that is spent when a receive matches */
 } sim_path;
 
 /* Operations. A rank performs its operations in order. */

@@ -90,6 +90,54 @@ static void receivers_port_queues(void)
     CHECK(near(ends[2], 20500 + 8000));
 }
 
+/* Three frames from each of two senders: the port serves them in turns, so the first message ends with frame 5. */
+static void senders_share_a_port_by_frames(void)
+{
+    double ends[4], waits[4];
+    sim_result result;
+    const int64_t first[] = {0, 1, 2, 3};
+    sim_op ops[] = {{SIM_SEND, 2, 0, 3000, 0}, {SIM_SEND, 2, 0, 3000, 0}, {SIM_RECV, 0, 0, 0, 0}};
+    sim_path p = simple();
+    p.byte_ns[SIM_DOWN] = 8;
+    sim_model m = model_of(p);
+    CHECK(RUN(3, ops, m) == SIM_OK);
+    CHECK(near(ends[2], 10500 + 5 * 8000 + 1000 + 1000));
+}
+
+/* One frame in the window: the sender's call ends when the second acknowledgement is here. */
+static void window_holds_the_sender(void)
+{
+    double ends[4], waits[4];
+    sim_result result;
+    const int64_t first[] = {0, 1, 2};
+    sim_op ops[] = {{SIM_SEND, 1, 0, 3000, 0}, {SIM_RECV, 0, 0, 0, 0}};
+    sim_path p = simple();
+    p.window = 1;
+    p.ack_ns = 700;
+    sim_model m = model_of(p);
+    CHECK(RUN(2, ops, m) == SIM_OK);
+    CHECK(near(ends[0], 1000 + 2 * (1000 + 8000 + 1000 + 500 + 700)));
+    CHECK(near(ends[1], sim_message_ns(&p, 3000)));
+}
+
+/* A message that comes while its receiver waits for another one is taken then. Only its match remains. */
+static void waiting_rank_takes_messages(void)
+{
+    double ends[4], waits[4];
+    sim_result result;
+    const int64_t first[] = {0, 1, 3, 5};
+    sim_op ops[] = {{SIM_SEND, 2, 0, 0, 0},
+                    {SIM_COMPUTE, 0, 0, 0, 50000},
+                    {SIM_SEND, 2, 0, 0, 0},
+                    {SIM_RECV, 1, 0, 0, 0},
+                    {SIM_RECV, 0, 0, 0, 0}};
+    sim_path p = simple();
+    p.match_ns = 300;
+    sim_model m = model_of(p);
+    CHECK(RUN(3, ops, m) == SIM_OK);
+    CHECK(near(ends[2], 50000 + 2500 + 300));
+}
+
 static void rdma_write_needs_no_receive(void)
 {
     double ends[4], waits[4];
@@ -124,6 +172,9 @@ int main(void)
     ping_pong_agrees_with_one_message();
     rendezvous_waits_for_the_receiver();
     receivers_port_queues();
+    senders_share_a_port_by_frames();
+    window_holds_the_sender();
+    waiting_rank_takes_messages();
     rdma_write_needs_no_receive();
     bad_schedules();
     return 0;

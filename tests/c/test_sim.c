@@ -167,6 +167,37 @@ static void check_stream(void)
     }
 }
 
+/* Both directions at once, 64 frames each way: with a bus for each direction the line is the slowest stage, with one bus
+ * for both it is the bus, which needs 10 ns for a byte here. */
+static void check_duplex(void)
+{
+    static const char slow_bus[] = "card.bus_mb_s 100\n";
+    char text[1024];
+    double took[2];
+    for (int half = 0; half < 2; half++) {
+        snprintf(check_context, sizeof check_context, "%s duplex", half ? "half" : "full");
+        snprintf(text, sizeof text, "%s%scard.duplex %s\n", ten_us, slow_bus, half ? "half" : "full");
+        write_machine(text);
+        measure(plan_of(BENCH_BIDIR, 65536, 20), 1, samples[0]);
+        took[half] = samples[0][0];
+    }
+    CHECK(took[1] > 1.8 * took[0] && took[1] < 2.2 * took[0]);
+    write_machine(ten_us);
+}
+
+/* A machine with [bip] only: 3 + 5 us of the processors, and 1 us for a packet in each card. */
+static void check_bip_costs(void)
+{
+    static const char bip[] = "host.copy_mb_s 1000\nwire.rate_mbit_s 1000\nwire.frame_bytes 0\nwire.mtu 1024\n"
+                              "card.bus_mb_s 1000\nbip.send_us 3\nbip.receive_us 5\nbip.packet_us 1\n";
+    snprintf(check_context, sizeof check_context, "bip's costs");
+    write_machine(bip);
+    measure(plan_of(BENCH_PINGPONG, 8, 20), 1, samples[0]);
+    for (int k = 0; k < 20; k++)
+        CHECK(fabs(samples[0][k] - (3000 + 5000 + 2 * 1000 + 80)) < 1e-6);
+    write_machine(ten_us);
+}
+
 /* Runs repeat to the bit while other processes use all cores. */
 static void check_repeats(void)
 {
@@ -224,6 +255,8 @@ int main(int argc, char **argv)
     check_latency();
     check_blocking();
     check_stream();
+    check_duplex();
+    check_bip_costs();
     check_repeats();
     return 0;
 }

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from viakit import virtual
+from viakit import machines, replay, virtual
 from viakit.measure import barrier, plan, result, sweep
 from viakit.measure.crews import Placement, check
 
@@ -101,6 +101,20 @@ def test_barriers_take_one_latency_for_each_step(machine):
     assert 2.5 < times["rdma", 8] / times["rdma", 2] < 3.5  # log2(8) steps
     with pytest.raises(ValueError, match="leave out hosts"):
         check([2], Placement(hosts=2, machine=machine), 1.0)
+
+
+@pytest.mark.parametrize(("name", "ranks"), [("barrier-cluster-1", [2, 3, 5, 8]), ("barrier-cluster-3", [32])])
+def test_live_barriers_agree_with_the_replay(name, ranks):
+    """One cost model: the code on the simulated link, and its schedule in the replay, within 2 %."""
+    costs = replay.model(machines.load(name))
+    document = barrier.measure(ranks, algorithms=["rdma", "message"], machine=name, with_mpi=False)
+    assert len(document["series"]) == 2 * len(ranks)
+    for one in document["series"]:
+        live = one["points"][0]["time_s"]["median"]
+        few, many = (
+            replay.run(replay.barrier(one["algorithm"], one["ranks"], repeats=n), costs).end_s for n in (10, 30)
+        )
+        assert live == pytest.approx((many - few) / 20, rel=0.02), (one["algorithm"], one["ranks"])
 
 
 PROGRAM = """

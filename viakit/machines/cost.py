@@ -32,12 +32,13 @@ class Path:
     window: float = 0.0
     ack_every: float = 1.0
     ack_ns: float = 0.0
+    match_ns: float = 0.0
 
     def numbers(self) -> tuple[float, ...]:
         """Return all fields in the order of C."""
         return (
             *self.message_ns, *self.frame_ns, *self.byte_ns,
-            self.delay_ns, self.payload, self.cut, self.window, self.ack_every, self.ack_ns,
+            self.delay_ns, self.payload, self.cut, self.window, self.ack_every, self.ack_ns, self.match_ns,
         )  # fmt: skip
 
     def time_s(self, nbytes: float) -> float:
@@ -45,9 +46,10 @@ class Path:
         return float(_core.sim_message_ns(self.numbers(), nbytes)) * 1e-9
 
     def with_cpu(self, send_us: float = 0.0, receive_us: float = 0.0) -> Path:
-        """Return the path with more time of the CPUs for each message."""
+        """Return the path with more time of the CPUs for each message; the receiver spends its part in the receive."""
         first, *middle, last = self.message_ns
-        return replace(self, message_ns=(first + send_us * 1e3, *middle, last + receive_us * 1e3))
+        spent = (first + send_us * 1e3, *middle, last + receive_us * 1e3)
+        return replace(self, message_ns=spent, match_ns=self.match_ns + receive_us * 1e3)
 
 
 def segments(machine: Machine, sockbuf: float) -> int:

@@ -25,6 +25,7 @@ from viakit.machines.cost import Path, path_of
 __all__ = ["Library", "Model", "library", "model"]
 
 NO_LIMIT = float(1 << 40)
+HEAD_BYTES = 8  # of csrc/msg/engine.h
 
 
 @dataclass(frozen=True)
@@ -177,7 +178,7 @@ def model(machine: Machine, which: Library | None = None) -> Model:
         channel = "via" if machine.has("via") else "tcp"
         which = Library("thin", channel, overhead_us=None)
     copy = 1e3 / machine["host.copy_mb_s"]
-    base = replace(which.raw(machine), window=0.0)
+    base = _with_head(which.raw(machine))
     copies = which.copies / 2
     eager = _with_copies(base, (copies + which.eager_copies / 2) * copy)
     long = _with_copies(base, (copies + (which.eager_copies / 2 if which.rendezvous == "r3" else 0)) * copy)
@@ -200,6 +201,12 @@ def model(machine: Machine, which: Library | None = None) -> Model:
         ports=machine["switch.ports"] if machine.words["switch.topology"] == "fat-tree" else 0.0,
         half_duplex=machine.words["card.duplex"] == "half",
     )  # fmt: skip
+
+
+def _with_head(path: Path) -> Path:
+    """Return the path of messages with the engine's head before their data, which every message carries."""
+    per_byte = path.byte_ns[1] + path.byte_ns[2] + (0.0 if path.cut else path.byte_ns[3]) + path.byte_ns[4]
+    return replace(path, delay_ns=path.delay_ns + HEAD_BYTES * per_byte)
 
 
 def _with_copies(path: Path, byte_ns: float) -> Path:

@@ -57,6 +57,10 @@ static int set_word(struct sim_machine *m, const char *key, const char *word)
                                                       : SIM_NO_SWITCH;
     else if (strcmp(key, "switch.forwarding") == 0)
         m->stores = strcmp(word, "store") == 0;
+    else if (strcmp(key, "via.local") == 0)
+        m->local_by_card = strcmp(word, "card") == 0;
+    else if (strcmp(key, "card.duplex") == 0)
+        m->half_duplex = strcmp(word, "half") == 0;
     else if (strcmp(key, "tcp.account") == 0)
         m->counts_slabs = strcmp(word, "slabs") == 0;
     return 0;
@@ -71,6 +75,7 @@ static int set_line(struct sim_machine *m, char *line, char seen[N_ENTRIES])
     *value++ = 0;
     m->has_via |= strncmp(line, "via.", 4) == 0;
     m->has_tcp |= strncmp(line, "tcp.", 4) == 0;
+    m->has_bip |= strncmp(line, "bip.", 4) == 0;
     for (size_t i = 0; i < N_ENTRIES; i++)
         if (strcmp(line, entries[i].key) == 0) {
             char *end;
@@ -86,6 +91,16 @@ static int set_line(struct sim_machine *m, char *line, char seen[N_ENTRIES])
             return 0;
         }
     return set_word(m, line, value);
+}
+
+/* On a machine with BIP and without VIA, every message costs what [bip] has: the frames are BIP's packets. */
+static void take_bip(struct sim_machine *m)
+{
+    m->via_send = m->via_write = m->bip_send;
+    m->via_receive = m->via_notice = m->bip_receive;
+    m->card_frame += m->bip_packet;
+    m->via_post = m->via_register = 0;
+    m->via_register_page = m->bip_pin;
 }
 
 /* Defaults that are another key's value (docs/machines.md). */
@@ -125,6 +140,8 @@ int sim_machine_parse(const char *text, size_t len, struct sim_machine *m)
             return -EINVAL;
         }
     settle(&out, seen);
+    if (out.has_bip && !out.has_via)
+        take_bip(&out);
     if (out.mtu < 64 || out.cpus < 1 || out.tcp_ack_every < 1) {
         vk_explain("machine: wire.mtu must be 64 or more, machine.cpus and tcp.ack_every 1 or more");
         return -EINVAL;

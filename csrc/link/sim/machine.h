@@ -49,6 +49,10 @@
     X(tcp_sockbuf, "tcp.sockbuf", NUMBER, 65536)            \
     X(tcp_sockbuf_max, "tcp.sockbuf_max", NUMBER, 524288)   \
     X(tcp_delayed_ack, "tcp.delayed_ack_us", TIME, 0)       \
+    X(bip_send, "bip.send_us", TIME, 0)                     \
+    X(bip_receive, "bip.receive_us", TIME, 0)               \
+    X(bip_packet, "bip.packet_us", TIME, 0)                 \
+    X(bip_pin, "bip.pin_us", TIME, 0)                       \
     X(message, "message.overhead_us", TIME, 0)
 
 enum sim_topology { SIM_NO_SWITCH, SIM_STAR, SIM_FAT_TREE };
@@ -59,9 +63,11 @@ struct sim_machine {
     SIM_NUMBERS(SIM_X)
 #undef SIM_X
     enum sim_topology topology;
-    int stores;       /* the switch receives a whole frame before it sends it on */
-    int counts_slabs; /* a socket buffer counts, for each segment, the power of two that holds it */
-    int has_via, has_tcp;
+    int stores;        /* the switch receives a whole frame before it sends it on */
+    int counts_slabs;  /* a socket buffer counts, for each segment, the power of two that holds it */
+    int local_by_card; /* ranks of one host exchange frames by the card, not by memory */
+    int half_duplex;   /* both directions of a host share its bus */
+    int has_via, has_tcp, has_bip;
 };
 
 /* Reads a description: `len` bytes of text. Returns 0, or -EINVAL with an explanation. Keys that the link does not use

@@ -15,7 +15,8 @@
  * frames lie in `first_coming`, sorted by `head`, until no rank can send one that is earlier there (turns.c). Only then
  * their order is final, and sim_path_settle() computes `ready`.
  *
- * Two ranks on one host exchange frames through its memory: a flag and a copy.
+ * With card.duplex half, out_bus and in_bus are one server. Two ranks on one host exchange frames through its memory, a
+ * flag and a copy, or with via.local card by the way above.
  */
 #include "link/sim/world.h"
 
@@ -48,6 +49,20 @@ static uint32_t hops(const struct sim_machine *m, uint32_t a, uint32_t b)
     if (m->topology == SIM_STAR || k < 4 || a / (k / 2) == b / (k / 2))
         return 1;
     return a / (k * k / 2) == b / (k * k / 2) ? 3 : 5;
+}
+
+/* The server of a host's incoming frames between line and memory. */
+static uint64_t *bus_in(const struct sim_machine *m, struct sim_host *h)
+{
+    return m->half_duplex ? &h->out_bus : &h->in_bus;
+}
+
+/* A frame that is ready at `at` passes a bus. An acknowledgement takes the card's time, and occupies nothing. */
+static uint64_t pass_bus(const struct sim_machine *m, const struct sim_slot *s, uint64_t at, uint64_t *bus)
+{
+    if (s->of_card)
+        return at + on_bus(m, s);
+    return *bus = later(at, *bus) + on_bus(m, s);
 }
 
 /* Insert into the port's list of arrived frames, nearly always at the end. */
@@ -97,14 +112,13 @@ void sim_path_send(struct sim_view *v, uint32_t i, uint32_t to)
         return;
     }
     struct sim_host *a = &w->hosts[from->host], *b = &w->hosts[receiver->host];
-    if (a == b) {
+    if (a == b && !m->local_by_card) {
         s->ready = from->clock + ps(m->flag) + ps(m->copy_start + s->payload * m->copy);
         arrive(w, i);
         return;
     }
     uint64_t line = on_line(m, s);
-    a->out_bus = later(from->clock, a->out_bus) + on_bus(m, s);
-    uint64_t begin = later(a->out_bus, a->out_line);
+    uint64_t begin = later(pass_bus(m, s, from->clock, &a->out_bus), a->out_line);
     a->out_line = begin + line;
     s->head = begin + ps(m->wire_delay + hops(m, from->host, receiver->host) * m->switch_latency + 2 * m->card_start) +
               (m->stores && m->topology != SIM_NO_SWITCH ? line : 0);
@@ -126,8 +140,7 @@ uint64_t sim_path_shortest(const struct sim_machine *m)
 static uint64_t pass(const struct sim_machine *m, const struct sim_slot *s, uint64_t *in_line, uint64_t *in_bus)
 {
     *in_line = later(s->head, *in_line) + on_line(m, s);
-    *in_bus = later(*in_line, *in_bus) + on_bus(m, s);
-    return *in_bus;
+    return pass_bus(m, s, *in_line, in_bus);
 }
 
 void sim_path_settle(struct sim_world *w, uint32_t host, uint64_t now)
@@ -139,7 +152,7 @@ void sim_path_settle(struct sim_world *w, uint32_t host, uint64_t now)
         if (s->head > now)
             break;
         h->first_coming = s->next;
-        s->ready = pass(&w->machine, s, &h->in_line, &h->in_bus);
+        s->ready = pass(&w->machine, s, &h->in_line, bus_in(&w->machine, h));
         arrive(w, i);
     }
 }
@@ -153,8 +166,8 @@ uint64_t sim_path_next(struct sim_world *w, uint32_t member)
             next = sim_slot_at(w, w->ports[p].first)->ready;
     /* Those that have not reached the switch port: as if no other frame were sent. A frame that is sent later can
      * only delay them. Then this is computed again. */
-    const struct sim_host *h = &w->hosts[m->host];
-    uint64_t in_line = h->in_line, in_bus = h->in_bus;
+    struct sim_host *h = &w->hosts[m->host];
+    uint64_t in_line = h->in_line, in_bus = *bus_in(&w->machine, h);
     for (uint32_t i = h->first_coming; i != SIM_NONE; i = sim_slot_at(w, i)->next) {
         const struct sim_slot *s = sim_slot_at(w, i);
         uint64_t ready = pass(&w->machine, s, &in_line, &in_bus);

@@ -11,7 +11,8 @@
  * in real time, and measure in virtual time. A process without a machine's description stays in real time.
  *
  * Costs of the processor are charged per message, at its first frame on the sender and at its last on the receiver.
- * Connection requests cost as much as a message, acknowledgements nothing.
+ * Connection requests cost as much as a message. Acknowledgements cost nothing and pass no bus, because the cards
+ * exchange them.
  *
  * The link loses nothing. A receiver that does not poll stops its senders after SIM_FLOW frames.
  */
@@ -115,7 +116,7 @@ static void report_closed(struct link *link)
         struct sim_slot *s = sim_slot_at(w, slot);
         s->kind = SIM_LOST;
         sign(link, s);
-        s->len = s->payload = 0;
+        s->len = s->payload = s->of_card = 0;
         sim_path_send(v, slot, i);
         ring(link, &w->ports[i]);
         sim_arrival(w, w->ports[i].member);
@@ -396,6 +397,7 @@ static int sim_send(struct link *link, struct link_peer *peer, struct link_frame
         sign(link, s);
         s->len = (uint32_t)(f->header_len + f->payload_len);
         s->payload = (uint32_t)f->payload_len;
+        s->of_card = kind_of(&f->header) > WIRE_WRITE && kind_of(&f->header) < WIRE_DISCONNECT;
         link_lay_out(s->bytes, f);
         sim_spend(v, cost_to_send(&w->machine, &f->header));
         sim_take_turn(v);
@@ -441,7 +443,9 @@ static int sim_poll(struct link *link, int budget)
             link_peer_lost(link->client, from);
             continue;
         }
-        sim_spend(v, cost_to_receive(&w->machine, (const struct wire_header *)(const void *)aligned, payload));
+        const struct wire_header *h = (const struct wire_header *)(const void *)aligned;
+        sim_spend(v, cost_to_receive(&w->machine, h, payload));
+        v->spare_posts += kind_of(h) == WIRE_SEND && h->flags & WIRE_FLAG_LAST; /* via.receive_us contains one post */
         link_deliver(link->client, from->address, from, aligned, len);
     }
     return n;

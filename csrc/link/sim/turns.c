@@ -301,7 +301,8 @@ static void charge(enum vk_charge what, uint64_t n)
     double cost = (double)n;
     switch (what) {
     case VK_CHARGE_POST:
-        cost *= m->via_post;
+        cost = v->spare_posts ? 0 : cost * m->via_post;
+        v->spare_posts -= v->spare_posts > 0;
         break;
     case VK_CHARGE_COPY:
         cost = m->copy_start + cost * m->copy;
@@ -460,6 +461,7 @@ static int begin_first(struct sim_view *v, uint32_t n, uint32_t rank)
         if (w->epoch_ns < time)
             w->epoch_ns = time;
         me->rank = rank;
+        v->spare_posts = 0;
         me->state = SIM_GATHERING;
         v->begun = 1;
         w->per_host = n > (uint32_t)w->machine.hosts ? (uint32_t)w->machine.cpus : 1;

@@ -74,6 +74,7 @@ struct sim_slot {
     uint16_t kind, from_port, from_number, from_member;
     uint32_t from_generation, rank;
     uint32_t len, payload; /* bytes of the frame; of them, the program's */
+    uint32_t of_card;      /* an acknowledgement: the cards exchange it, and it passes no bus */
     uint64_t head;         /* when its first bit reaches the receiver's switch port */
     uint64_t ready;        /* when the last bit is in the receiver's memory */
     uint64_t order;        /* of equal heads: the order of sending */
@@ -115,8 +116,9 @@ struct sim_view {
     uint32_t n_reads;  /* of the clock, since the last other call */
     uint64_t idle_at;  /* the clock at the last idle call, and how often it has been there */
     uint32_t idle_times;
-    int bound;       /* the thread that is bound to a core, 0: none */
-    cpu_set_t cores; /* on which it ran before */
+    uint32_t spare_posts; /* receives that may be posted without cost: one for each message received */
+    int bound;            /* the thread that is bound to a core, 0: none */
+    cpu_set_t cores;      /* on which it ran before */
 };
 
 struct link {
