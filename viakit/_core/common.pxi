@@ -176,8 +176,7 @@ cdef inline VIP_ULONG _remaining_ms(int64_t deadline_ns) noexcept nogil:
 
 cdef extern from *:
     """
-    struct viakit_call;
-    static __thread struct viakit_call *viakit_innermost; /* innermost waiting call of this thread */
+    static __thread void *viakit_innermost;               /* innermost waiting call of this thread, a struct Call */
     static __thread PyObject *viakit_raised;              /* exception of a signal handler, to be raised, owned */
     static __thread int viakit_n_checks;                  /* nesting of signal checks, not 0 within a handler */
     """
