@@ -26,6 +26,8 @@ __all__ = [
     "libs",
     "pkg_config_dir",
     "prefix",
+    "raw_helper",
+    "raw_setup",
     "valgrind_suppressions",
     "version",
 ]
@@ -86,6 +88,21 @@ def example_dir() -> Path:
 def valgrind_suppressions() -> Path:
     """Return the file for valgrind's option ``--suppressions``: memcheck, helgrind and drd."""
     return _existing(prefix() / "valgrind" / "viakit.supp")
+
+
+def raw_helper() -> Path:
+    """Return the helper that opens packet sockets for users without CAP_NET_RAW; see :func:`raw_setup`."""
+    return _existing(lib_dir() / "viakit-raw")
+
+
+def raw_setup(group: str = "viakit") -> list[str]:
+    """Return the commands, one per item, by which an administrator installs the helper for the users of a group."""
+    target = "/usr/local/libexec/viakit-raw"
+    return [
+        f"sudo groupadd -f {group} && sudo usermod -a -G {group} $USER",
+        f"sudo install -D -m 750 -o root -g {group} {shlex.quote(str(raw_helper()))} {target}",
+        f"sudo setcap cap_net_raw=ep {target}",
+    ]
 
 
 def cflags() -> list[str]:

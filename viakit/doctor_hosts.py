@@ -118,7 +118,7 @@ def _judge(found: dict[str, Any], near: RemoteHost, far: RemoteHost) -> list[dic
         text = "pass whole" if isinstance(jumbo, float) else str(jumbo)
         remedy = f"if cards and switch can: sudo ip link set {near.interface} mtu {JUMBO} on both"
         checks.append(_check("jumbo frames", True if isinstance(jumbo, float) else None, text, remedy))
-    remedy = "use via-udp, or run as a user with CAP_NET_RAW"
+    remedy = "use via-udp, or have an administrator run the commands of `viakit config --raw` there"
     checks.append(_check("raw frames (via-eth)", None if found["raw"] else True, found["raw"] or "can be sent", remedy))
     return checks
 

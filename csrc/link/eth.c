@@ -496,19 +496,11 @@ static int eth_open(struct link_client *client, const char *device, const viakit
     if (link == NULL)
         return -ENOMEM;
     link->client = client;
-    link->claim_fd = link->super_fd = link->send_fd = -1;
+    link->fd = link->claim_fd = link->super_fd = link->send_fd = -1;
     link->form = options->form;
     link->crc_always = options->checksum == VIAKIT_CHECKSUM_CRC;
     strcpy(link->interface, device);
-    link->fd = vk_file_own(socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    int error = link->fd < 0 ? -errno : 0;
-    if (error == -EPERM || error == -EACCES)
-        vk_explain("eth: raw frames need CAP_NET_RAW, which this process lacks: use hosts made of namespaces "
-                   "(viakit.testbed, --hosts testbed), or the shm link");
-    else if (error)
-        vk_explain("eth: no packet socket: %s", strerror(-error));
-    else
-        error = eth_bring_up(link, options, &mtu);
+    int error = eth_bring_up(link, options, &mtu);
     if (error) {
         eth_close(link);
         return error;

@@ -8,7 +8,7 @@
  *   claim_fd   holds this NIC's port (station.h), nothing else
  *
  * A station is a MAC address. NICs of one interface share it and are distinguished by the port in the wire header. The
- * socket's filter checks that port before the kernel copies anything (set_filter).
+ * socket's filter checks that port before the kernel copies anything (eth_filter.h).
  */
 #ifndef VIAKIT_ETH_H
 #define VIAKIT_ETH_H

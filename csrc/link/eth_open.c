@@ -3,18 +3,17 @@
  * them.
  *
  * The order matters. A bound packet socket receives at once. The socket is therefore made with protocol 0 (nothing),
- * then options, filter and ring are set, and only at the end bind() names interface and protocol. Thus a foreign frame
+ * then filter, options and ring are set, and only at the end bind() names interface and protocol. Thus a foreign frame
  * never occupies a slot.
  *
- *   socket(AF_PACKET, SOCK_RAW, 0) -> examine -> claim_port -> set_options, then for each of the two that receive:
- *   set_filter -> make_ring -> bind
+ *   examine -> claim_port, then for each socket: packet_socket (with its filter) -> options -> make_ring -> bind
  *
  * Privileges: CAP_NET_RAW in the network namespace's user namespace. A process that makes its own namespaces (unshare
- * -Urn) has it there, as the testbed does. Send buffers above the system's limit need CAP_NET_ADMIN (SO_SNDBUFFORCE).
+ * -Urn) has it there, as the testbed does. Without it, the helper viakit-raw makes the sockets, if it is installed
+ * (raw.h). Send buffers above the system's limit need CAP_NET_ADMIN (SO_SNDBUFFORCE).
  */
 #include <arpa/inet.h>
 #include <errno.h>
-#include <linux/filter.h>
 #include <net/if_arp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,6 +26,8 @@
 #include "base/explain.h"
 #include "base/files.h"
 #include "link/eth.h"
+#include "link/eth_filter.h"
+#include "link/raw.h"
 #include "link/station.h"
 
 #define SLOTS 1024u           /* for frames of the MTU: 2 MiB at MTU 1500 */
@@ -60,21 +61,21 @@ static int examine(struct link *link, uint32_t *mtu, int *index)
     struct ifreq r;
     memset(&r, 0, sizeof r);
     strcpy(r.ifr_name, link->interface);
-    if (ioctl(link->fd, SIOCGIFINDEX, &r) != 0)
+    if (ioctl(link->claim_fd, SIOCGIFINDEX, &r) != 0)
         return eth_refuse_interface(link->interface);
     *index = r.ifr_ifindex;
-    if (ioctl(link->fd, SIOCGIFFLAGS, &r) != 0 || !(r.ifr_flags & IFF_UP)) {
+    if (ioctl(link->claim_fd, SIOCGIFFLAGS, &r) != 0 || !(r.ifr_flags & IFF_UP)) {
         vk_explain("eth: interface %s is down: `ip link set %s up`, as root or inside a testbed", link->interface,
                    link->interface);
         return -ENETDOWN;
     }
-    if (ioctl(link->fd, SIOCGIFHWADDR, &r) != 0 ||
+    if (ioctl(link->claim_fd, SIOCGIFHWADDR, &r) != 0 ||
         (r.ifr_hwaddr.sa_family != ARPHRD_ETHER && r.ifr_hwaddr.sa_family != ARPHRD_LOOPBACK)) {
         vk_explain("eth: interface %s is not Ethernet", link->interface);
         return -ENODEV;
     }
     memcpy(link->address, r.ifr_hwaddr.sa_data, 6);
-    if (ioctl(link->fd, SIOCGIFMTU, &r) != 0)
+    if (ioctl(link->claim_fd, SIOCGIFMTU, &r) != 0)
         return -errno;
     *mtu = (uint32_t)r.ifr_mtu;
     return 0;
@@ -97,41 +98,6 @@ static int settle_mtu(struct link *link, const viakit_nic_options *options, uint
         return -EINVAL;
     }
     return 0;
-}
-
-/* Filters before the kernel copies anything: passes viakit's frames for this NIC or for port 0 (any NIC with a waiting
- * VI), if they have `least` to `most` bytes. The port is little-endian. Classic BPF: LD loads from an offset into the
- * frame, in network order, or the frame's length. JEQ, JGT and JGE skip their first number of instructions if the
- * condition holds, else their second. RET returns how many bytes to keep, 0 for none.
- *
- *   0-2    the length
- *   3-6    type 0x88B5: the port behind the Ethernet header, and on to 13
- *   7-12   IPv4, UDP, both ports WIRE_UDP_PORT: the port behind IP's and UDP's headers
- *   13-16  this NIC's port or 0: keep the frame; any other: drop it */
-static int set_filter(int fd, uint16_t port, uint32_t least, uint32_t most)
-{
-    uint32_t swapped = (uint32_t)(port >> 8 | (port & 0xFF) << 8);
-    struct sock_filter code[] = {
-        /*  0 */ BPF_STMT(BPF_LD | BPF_W | BPF_LEN, 0),
-        /*  1 */ BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, least, 0, 14),
-        /*  2 */ BPF_JUMP(BPF_JMP | BPF_JGT | BPF_K, most, 13, 0),
-        /*  3 */ BPF_STMT(BPF_LD | BPF_H | BPF_ABS, 12),
-        /*  4 */ BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, WIRE_ETHERTYPE, 0, 2),
-        /*  5 */ BPF_STMT(BPF_LD | BPF_H | BPF_ABS, 14 + offsetof(struct wire_header, dst_port)),
-        /*  6 */ BPF_STMT(BPF_JMP | BPF_JA, 6), /* to 13 */
-        /*  7 */ BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ETHERTYPE_IP, 0, 8),
-        /*  8 */ BPF_STMT(BPF_LD | BPF_B | BPF_ABS, 14 + 9),
-        /*  9 */ BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 17, 0, 6),
-        /* 10 */ BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 14 + IP_LEN),
-        /* 11 */ BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)WIRE_UDP_PORT << 16 | WIRE_UDP_PORT, 0, 4),
-        /* 12 */ BPF_STMT(BPF_LD | BPF_H | BPF_ABS, 14 + IP_UDP_LEN + offsetof(struct wire_header, dst_port)),
-        /* 13 */ BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, swapped, 1, 0),
-        /* 14 */ BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0, 0, 1),
-        /* 15 */ BPF_STMT(BPF_RET | BPF_K, 0x40000), /* the whole frame */
-        /* 16 */ BPF_STMT(BPF_RET | BPF_K, 0),
-    };
-    struct sock_fprog program = {sizeof code / sizeof *code, code};
-    return setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) == 0 ? 0 : -errno;
 }
 
 /* Makes a receive ring of at least n slots: blocks of 1 MiB, cut into slots. MAP_POPULATE: no page fault while
@@ -159,14 +125,12 @@ static int make_ring(int fd, struct eth_ring *ring, uint32_t slot_len, uint32_t 
     return 0;
 }
 
-/* Sets filter and ring, then binds the socket, after which frames may arrive. */
-static int receive(int fd, struct eth_ring *ring, const struct sockaddr_ll *from, uint16_t port, uint32_t least,
-                   uint32_t most, uint32_t slot_len, uint32_t n)
+/* Makes the ring, then binds the socket, after which frames may arrive. */
+static int receive(int fd, struct eth_ring *ring, const struct sockaddr_ll *from, uint32_t slot_len, uint32_t n)
 {
-    int one = 1, error = set_filter(fd, port, least, most);
+    int one = 1;
     setsockopt(fd, SOL_PACKET, PACKET_IGNORE_OUTGOING, &one, sizeof one); /* since Linux 4.20; eth.c works without it */
-    if (error == 0)
-        error = make_ring(fd, ring, slot_len, n);
+    int error = make_ring(fd, ring, slot_len, n);
     if (error == 0 && bind(fd, (const struct sockaddr *)from, sizeof *from) != 0)
         error = -errno;
     return error;
@@ -199,8 +163,7 @@ static int claim_port(struct link *link)
 {
     char prefix[64];
     eth_station_prefix(link, prefix);
-    link->claim_fd = vk_file_own(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-    return link->claim_fd < 0 ? -errno : station_claim(link->claim_fd, prefix, &link->port);
+    return station_claim(link->claim_fd, prefix, &link->port);
 }
 
 /* Requests the full size, which needs a privilege (the owner of a user namespace has it), else as much as is
@@ -212,9 +175,19 @@ static void set_send_buffer(int fd)
         setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
 }
 
-static int packet_socket(void)
+/* Makes a socket that receives viakit's frames of `least` to `most` bytes once it is bound. Returns it, or -errno after
+ * having explained it. */
+static int packet_socket(struct link *link, uint32_t least, uint32_t most)
 {
-    return vk_file_own(socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    int fd = vk_file_own(socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (fd < 0 && (errno == EPERM || errno == EACCES))
+        return vk_file_own(raw_socket(link->interface, link->claim_fd, least, most));
+    int error = fd < 0 ? -errno : eth_filter_set(fd, link->port, least, most);
+    if (error == 0)
+        return fd;
+    vk_explain("eth: no packet socket for %s: %s", link->interface, strerror(-error));
+    vk_file_close(fd);
+    return error;
 }
 
 /* Opens the socket that sends super-frames. If this fails, each frame is sent by itself. */
@@ -223,7 +196,7 @@ static void set_super_frames(struct link *link, int index)
     struct sockaddr_ll a = {
         .sll_family = AF_PACKET, .sll_protocol = 0, .sll_ifindex = index}; /* protocol 0: receives nothing */
     int one = 1;
-    link->send_fd = packet_socket();
+    link->send_fd = packet_socket(link, 1, 0);
     if (link->send_fd < 0)
         return;
     set_send_buffer(link->send_fd);
@@ -255,27 +228,32 @@ static int receive_all(struct link *link, const viakit_nic_options *options, uin
     int error = 0;
     if (link->form != VIAKIT_FORM_PLAIN) {
         uint32_t n = want == 0 ? SUPER_SLOTS : want < SUPER_SLOTS_MOST ? want : SUPER_SLOTS_MOST;
-        link->super_fd = packet_socket();
-        error = link->super_fd < 0
-                    ? -errno
-                    : receive(link->super_fd, &link->supers, &a, link->port, longest + 1, UINT32_MAX, SUPER_SLOT, n);
+        link->super_fd = packet_socket(link, longest + 1, UINT32_MAX);
+        error = link->super_fd < 0 ? link->super_fd : receive(link->super_fd, &link->supers, &a, SUPER_SLOT, n);
     }
     /* The kernel puts its own header first and reserves 16 bytes for the link's header, however short that is. */
     while (slot_len < TPACKET2_HDRLEN + 16 + longest)
         slot_len += 2048;
     a.sll_protocol = htons(protocol);
-    return error ? error : receive(link->fd, &link->frames, &a, link->port, 0, longest, slot_len, want ? want : SLOTS);
+    return error ? error : receive(link->fd, &link->frames, &a, slot_len, want ? want : SLOTS);
 }
 
 int eth_bring_up(struct link *link, const viakit_nic_options *options, uint32_t *mtu)
 {
-    int index = 0, error = examine(link, mtu, &index);
-    if (error == 0)
-        error = settle_mtu(link, options, mtu);
-    if (error)
+    int index = 0, error = 0;
+    link->claim_fd = vk_file_own(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    if (link->claim_fd < 0 || (error = examine(link, mtu, &index)) != 0)
+        return error ? error : -errno;
+    if ((error = settle_mtu(link, options, mtu)) != 0)
         return error;
     link->index = index;
-    if ((error = claim_port(link)) == 0 && (error = set_options(link, index)) == 0)
+    if ((error = claim_port(link)) == 0) {
+        link->fd = packet_socket(link, 0, (uint32_t)sizeof(struct ether_header) + *mtu);
+        if (link->fd < 0)
+            return link->fd; /* explained */
+        error = set_options(link, index);
+    }
+    if (error == 0)
         error = receive_all(link, options, *mtu, index);
     if (error)
         vk_explain("eth: %s: %s", link->interface, strerror(-error));

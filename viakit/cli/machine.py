@@ -219,6 +219,13 @@ def inspect_command(pid: int | None, as_json: bool, watch: bool, interval: float
     multiple=True,
     help="Print the file for valgrind's --suppressions.",
 )
+@click.option(
+    "--raw",
+    "wanted",
+    flag_value="raw_setup",
+    multiple=True,
+    help="Print the commands that install the helper for raw frames without root.",
+)
 @click.option("--version", "wanted", flag_value="version", multiple=True, help="Print the library's version.")
 def config_command(wanted: tuple[str, ...], static: bool) -> None:
     """Print the compiler and linker arguments for C programs that use VIPL.
@@ -241,6 +248,7 @@ def config_command(wanted: tuple[str, ...], static: bool) -> None:
         elif name == "cflags":
             flags += config.cflags()
         else:
-            click.echo(str(getattr(config, name)()))
+            value = getattr(config, name)()
+            click.echo("\n".join(value) if isinstance(value, list) else str(value))
     if flags:
         click.echo(config.quote(flags))

@@ -19,6 +19,9 @@ import sys
 import time
 from typing import Any
 
+from viakit import via
+from viakit.errors import ViaError
+
 __all__ = ["JUMBO", "PAYLOADS", "main"]
 
 JUMBO = 9000
@@ -79,12 +82,11 @@ def _try_udp(address: str, port: int, token: bytes) -> dict[str, Any]:
 
 
 def _try_raw(interface: str) -> str:
-    """Return "" if raw frames can be sent on the interface, otherwise why not."""
+    """Return "" if a NIC for raw frames opens on the interface, otherwise why not."""
     try:
-        with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as sock:
-            sock.bind((interface, 0))
-    except OSError as error:
-        return error.strerror or str(error)
+        via.Nic(f"eth:{interface}").close()
+    except ViaError as error:
+        return str(error)
     return ""
 
 

@@ -1,0 +1,13 @@
+/*
+ * The filter of a packet socket: which frames the kernel delivers to a NIC.
+ */
+#ifndef VIAKIT_ETH_FILTER_H
+#define VIAKIT_ETH_FILTER_H
+
+#include <stdint.h>
+
+/* Lets only viakit's frames in, either form of frame, for this port or for port 0 (any NIC with a waiting VI), with
+ * `least` to `most` bytes including the Ethernet header. With least > most nothing is received. Returns 0 or -errno. */
+int eth_filter_set(int fd, uint16_t port, uint32_t least, uint32_t most);
+
+#endif
