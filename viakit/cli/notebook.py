@@ -64,6 +64,9 @@ def _reset(folder: str | None, lesson: str) -> None:
 @click.argument("folder", required=False, type=click.Path(file_okay=False))
 @click.option("--no-browser", is_flag=True, help="Print the address and open no browser.")
 @click.option("--port", type=click.IntRange(1, 65535), help="Port of the server.  [default: first free from 8888]")
+@click.option(
+    "--ip", default=None, metavar="ADDRESS", help="Address of the server; 0.0.0.0 in a container.  [default: localhost]"
+)
 @click.option("--reset", metavar="LESSON", help="Replace a lesson by a fresh copy, and keep the previous one in kept/.")
 @click.option(
     "--hand-in", "hand_in", metavar="F.html", help="Write answers and figures of the saved lessons to a page."
@@ -74,6 +77,7 @@ def lab(
     folder: str | None,
     no_browser: bool,
     port: int | None,
+    ip: str | None,
     reset: str | None,
     hand_in: str | None,
     name: str,
@@ -109,6 +113,7 @@ def lab(
         command += [f"--LabApp.default_url=/lab/tree/{copies.FIRST}"] if (root / copies.FIRST).is_file() else []
         command += ["--no-browser"] if no_browser else []
         command += [f"--port={port}"] if port else []
+        command += [f"--ip={ip}"] if ip else []
         command += ["--allow-root"] if os.geteuid() == 0 else []  # Jupyter refuses to run as root without it.
         path = [settings, os.environ.get("JUPYTER_CONFIG_PATH", "")]
         environment = {**os.environ, "JUPYTER_CONFIG_PATH": os.pathsep.join(filter(None, path))}
