@@ -244,8 +244,6 @@ def _names() -> Iterator[tuple[str, Any]]:
         ("Topocomm", communicator.Topocomm),
         ("BUFFER_AUTOMATIC", spec.BUFFER_AUTOMATIC),
         ("BufferAutomaticType", spec.Constant),
-        ("_typecode", derive.typecode),
-        ("_typealign", derive.typealign),
         ("_typedict", named_types.BY_CODE),
         ("BottomType", spec.Constant),
         ("InPlaceType", spec.Constant),

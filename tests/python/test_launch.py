@@ -458,6 +458,21 @@ def test_there_may_be_more_ranks_than_files_that_are_allowed_at_first():
     assert done.returncode == 0, done.stderr
 
 
+def test_ranks_are_bound_to_cores_if_there_are_enough():
+    cores = sorted(os.sched_getaffinity(0))
+    program = ["--", sys.executable, "-c", "import os; print(sorted(os.sched_getaffinity(0)))"]
+    n = min(2, len(cores))
+    done = viakit_run("-n", str(n), "--bind", "core", *program)
+    assert sorted(done.stdout.splitlines()) == sorted(f"[{core}]" for core in cores[:n]), done.stderr
+    assert f"bound to cores {', '.join(map(str, cores[:n]))}" in done.stderr
+    many = len(cores) + 1
+    done = viakit_run("-n", str(many), "--bind", "core", *program)
+    assert done.stdout.splitlines() == [str(cores)] * many, done.stderr
+    assert f"{many} ranks on {len(cores)} core" in done.stderr
+    with pytest.raises(ValueError, match="ranks that viakit starts on this machine"):
+        Options(ranks=2, bind="core", hosts=2).check()
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [

@@ -107,6 +107,37 @@ def test_lists_are_checked_as_before(alone):
     assert list(data) == [7, 8, 2, 3]
 
 
+def test_bytes_of_a_device_are_sent_but_not_read_one_by_one(alone):
+    there = np.zeros(4, "i")
+    buffer = MPI.buffer(CudaArray(np.arange(4, dtype="i")))
+    alone.Sendrecv([buffer, MPI.INT], 0, 0, there, 0, 0)
+    assert there.tolist() == [0, 1, 2, 3]
+    for call in (buffer.tobytes, lambda: buffer.cast("i"), lambda: buffer[0], lambda: buffer[1:3].tobytes()):
+        with pytest.raises(BufferError, match="memory of a device"):
+            call()
+
+
+def test_bottom_in_vectors(alone):
+    data, there = np.arange(4, dtype="i"), np.zeros(4, "i")
+    places = [[MPI.BOTTOM, ([2], [MPI.Get_address(x) // 4]), MPI.INT] for x in (data, there)]
+    alone.Alltoallv(*places)
+    assert there.tolist() == [0, 1, 0, 0]
+    alone.Alltoallv([MPI.BOTTOM, "B"], [MPI.BOTTOM, 0, "B"])
+    with pytest.raises(MPI.Exception, match="absolute addresses"):
+        alone.Alltoallv([MPI.BOTTOM, ([2], [0]), MPI.INT], [there, ([2], [0]), MPI.INT])
+    with pytest.raises(ValueError, match="BOTTOM needs counts and displacements"):
+        alone.Alltoallw([MPI.BOTTOM, None, [0], [MPI.INT]], [there, [0], [0], [MPI.INT]])
+    with pytest.raises(ValueError, match="not a multiple"):
+        alone.Alltoallv([bytearray(5), "i"], there)
+
+
+def test_large_buffers_of_a_pickle_are_buffers_with_an_address():
+    array = np.arange(100.0)
+    data, outside = MPI.Pickle(threshold=100).dumps_oob(array)
+    assert [(type(one), one.address) for one in outside] == [(MPI.buffer, array.ctypes.data)]
+    assert (MPI.pickle.loads_oob(data, outside) == array).all()
+
+
 def test_a_derived_datatype_describes_itself():
     base = MPI.INT
     grid = base.Create_darray(4, 3, [4, 4], [MPI.DISTRIBUTE_BLOCK, MPI.DISTRIBUTE_CYCLIC], [-1, -1], [2, 2])
@@ -122,7 +153,7 @@ def test_a_derived_datatype_describes_itself():
         assert again.envelope == datatype.envelope
         assert again.contents[:3] == datatype.contents[:3]
         assert again.Get_extent() == datatype.Get_extent()
-        assert again._blocks == datatype._blocks
+        assert (again._blocks == datatype._blocks).all()
         other = MPI.Datatype(datatype)
         assert other == datatype
         assert other != again

@@ -176,6 +176,24 @@ def test_attributes():
     assert MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) == 2**31 - 1
 
 
+def test_attributes_of_datatypes():
+    deleted = []
+    copied = MPI.Datatype.Create_keyval(lambda _type, _key, value: value + 1, lambda *args: deleted.append(args[2]))
+    made = MPI.INT.Create_contiguous(2)
+    made.Set_attr(copied, 1)
+    assert MPI.Datatype(made).Get_attr(copied) == 1
+    twin = made.Dup()
+    assert twin.Get_attr(copied) == 2
+    twin.Free()
+    made.Free()
+    assert deleted == [2, 1]
+    with pytest.raises(MPI.Exception, match="DATATYPE_NULL or has been freed"):
+        made.Get_attr(copied)
+    with pytest.raises(MPI.Exception, match="is no key for attributes of a Comm"):
+        MPI.COMM_SELF.Get_attr(copied)
+    assert MPI.Datatype.Free_keyval(copied) == MPI.KEYVAL_INVALID
+
+
 def test_sessions():
     session = MPI.Session.Init()
     names = [session.Get_nth_pset(i) for i in range(session.Get_num_psets())]

@@ -27,7 +27,7 @@ def run(job, case, ranks, channel):
     assert f"END {case}" in done.stdout, (done.stdout, done.stderr)
 
 
-@pytest.mark.parametrize("case", ["values", "datatypes", "atomics", "computing"])
+@pytest.mark.parametrize("case", ["values", "datatypes", "atomics", "computing", "memory"])
 @pytest.mark.parametrize("channel", CHANNELS)
 def test_windows(channel, case):
     run("win_job.py", case, 3, channel)

@@ -280,6 +280,23 @@ def errors() -> None:
     dynamic.Free()
 
 
+def memory() -> None:
+    """A window has the buffer protocol for its rank's part, and attributes."""
+    key = MPI.Win.Create_keyval()
+    for win, mine in windows(4):
+        mine[:] = rank
+        assert np.frombuffer(win, "d").tolist() == [rank] * 4
+        memoryview(win).cast("d")[1] = -1.0
+        assert mine[1] == -1
+        assert win.tomemory().address == win.attrs[0] == win.Get_attr(MPI.WIN_BASE)
+        win.Set_attr(key, "kept")
+        assert MPI.Win(win).Get_attr(key) == "kept"
+    dynamic = MPI.Win.Create_dynamic(comm=comm)
+    assert (dynamic.tomemory().address, len(memoryview(dynamic))) == (0, 0)
+    dynamic.Free()
+    raises("ERR_WIN", memoryview, MPI.WIN_NULL)
+
+
 def death() -> None:
     """The last rank dies with a lock that others wait for."""
     win = MPI.Win.Allocate(800, 8, comm=comm)

@@ -109,11 +109,14 @@ cdef class Buffer:
 
     `Buffer(obj)` is the memory of an object that has the buffer protocol, DLPack on the host, or the CUDA array
     interface on the host's memory. `Buffer()` is empty.
+
+    If the object describes memory of a device that this process can read, messages accept the buffer. Its bytes cannot
+    be read one by one, because the device may still be writing them.
     """
 
     cdef char *_at
     cdef Py_ssize_t _n, _items, _itemsize
-    cdef bint _readonly
+    cdef bint _readonly, _device
     cdef object _obj, _keep
     cdef bytes _format
 
@@ -135,7 +138,12 @@ cdef class Buffer:
         elif _find_memory is not None:
             found = _find_memory(obj)
             self._set(found._at, found._n, found._readonly, obj)
-            self._keep = found._keep
+            self._keep, self._device = found._keep, found._device
+
+    cdef int _check_host(self) except -1:
+        if self._device:
+            raise BufferError("this is memory of a device; copy it to the host to access its bytes")
+        return 0
 
     cdef int _set(self, char *at, Py_ssize_t n, bint readonly, object obj) except -1:
         self._at, self._n, self._readonly, self._obj = at, n, readonly, obj
@@ -144,10 +152,11 @@ cdef class Buffer:
 
     @staticmethod
     def of(uintptr_t address, Py_ssize_t nbytes, bint readonly=False, obj=None, keep=None, str format="B",
-           Py_ssize_t itemsize=1):
+           Py_ssize_t itemsize=1, bint device=False):
         """Return memory at an address, which *keep* keeps alive, with elements of a format."""
         cdef Buffer made = Buffer()
         made._format, made._itemsize, made._keep = format.encode(), itemsize, keep
+        made._device = device
         made._set(<char *>address, nbytes, readonly, obj)
         return made
 
@@ -210,17 +219,19 @@ cdef class Buffer:
 
     def cast(self, format, shape=None):
         """Return a memoryview of the memory with another format, and a shape of several dimensions if one is given."""
+        self._check_host()
         view = memoryview(self).cast("B")
         return view.cast(format) if shape is None else view.cast(format, shape)
 
     def tobytes(self, order=None):
         """Return a copy of the memory as bytes."""
         del order
+        self._check_host()
         return PyBytes_FromStringAndSize(self._at, self._n)
 
     def toreadonly(self):
         """Return a read-only buffer of the same memory."""
-        cdef Buffer made = Buffer.of(<uintptr_t>self._at, self._n, True, self._obj, self._keep)
+        cdef Buffer made = Buffer.of(<uintptr_t>self._at, self._n, True, self._obj, self._keep, device=self._device)
         return made
 
     def release(self):
@@ -261,13 +272,15 @@ cdef class Buffer:
     def __getitem__(self, key):
         cdef Py_ssize_t start, n
         if self._range(key, &start, &n):
+            self._check_host()
             return <unsigned char>self._at[start]
-        return Buffer.of(<uintptr_t>(self._at + start), n, self._readonly, self._obj, self._keep)
+        return Buffer.of(<uintptr_t>(self._at + start), n, self._readonly, self._obj, self._keep, device=self._device)
 
     def __setitem__(self, key, value):
         cdef Py_ssize_t start, n
         cdef Py_buffer view
         cdef unsigned char byte
+        self._check_host()
         if self._readonly:
             raise TypeError("the buffer is read-only")
         one = self._range(key, &start, &n)
@@ -299,3 +312,14 @@ cdef class Buffer:
 
     def __releasebuffer__(self, Py_buffer *view):
         Py_DECREF(<object>view.internal)
+
+
+cdef class MemoryOwner:
+    """Base class of objects with a method `tomemory`: they have the buffer protocol for that memory."""
+
+    # Views given so far. A class with a field can be a base beside Python's: its objects are larger than `object`'s.
+    cdef readonly Py_ssize_t n_views
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        self.n_views += 1
+        PyObject_GetBuffer(self.tomemory(), view, flags)

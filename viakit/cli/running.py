@@ -105,6 +105,13 @@ def _environment(words: tuple[str, ...]) -> dict[str, str]:
     help="Run on a described machine, in virtual time, each rank on a host of its own: `viakit machines` lists them.",
 )
 @click.option("--label", "-l", is_flag=True, help="Begin each line of output with the number of its rank.")
+@click.option(
+    "--bind",
+    type=click.Choice(["core", "none"]),
+    default="none",
+    show_default=True,
+    help="Bind each rank to a core of its own if this machine has enough (core), or leave it to the kernel (none).",
+)
 @click.option("--timeout", type=float, metavar="S", help="End the job after S seconds, with status 124.")
 @click.option("--as-mpi4py", is_flag=True, help="Let `import mpi4py` in the ranks give viakit's communicators.")
 @click.option("--env", multiple=True, metavar="NAME=VALUE", help="Set a variable for the ranks; repeatable.")

@@ -222,11 +222,11 @@ def self_of(comm: Any) -> Intracomm:
     return found
 
 
-def again(alone: bool, kind: type[Any] = Intracomm) -> Any:
-    """Return COMM_WORLD or COMM_SELF for a pickle; for a class other than theirs a handle of it."""
+def again(alone: bool, kind: type[Any] = Intracomm, itself: bool = True) -> Any:
+    """Return COMM_WORLD or COMM_SELF for a pickle, or another handle of it."""
     everybody = world()
     found = self_of(everybody) if alone else everybody
-    return found if kind is type(found) else found._handle(kind)
+    return found if itself and kind is type(found) else found._handle(kind)
 
 
 def _leave(opened: World, process: int) -> None:

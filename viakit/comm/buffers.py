@@ -104,7 +104,7 @@ def _of_dlpack(obj: Any) -> Buffer:
     nbytes = _count(shape, strides) * size
     if kind != _CPU:
         _check_readable(address, nbytes)
-    return Buffer.of(address, nbytes, readonly, obj, capsule, letter, item)
+    return Buffer.of(address, nbytes, readonly, obj, capsule, letter, item, device=kind != _CPU)
 
 
 def _of_cuda_array(obj: Any, interface: Any) -> Buffer:
@@ -134,7 +134,7 @@ def _of_cuda_array(obj: Any, interface: Any) -> Buffer:
     letter, item = _format(typestr[1], size)
     address = operator.index(address or 0)
     _check_readable(address, nbytes)
-    return Buffer.of(address, nbytes, bool(readonly), obj, obj, letter, item)
+    return Buffer.of(address, nbytes, bool(readonly), obj, obj, letter, item, device=True)
 
 
 _core.set_find_memory(_find_memory)

@@ -205,7 +205,7 @@ class Collectives(PointToPoint):
         into = simple(recvbuf, True)
         whole = into if in_place(sendbuf) else simple(sendbuf, False)
         if recvcounts is None:
-            counts = [whole.count // self.size] * self.size if in_place(sendbuf) else list(self.allgather(into.count))
+            counts = [whole.count // self.size] * self.size if in_place(sendbuf) else list(self._gather_all(into.count))
         else:
             counts = [operator.index(count) for count in recvcounts]
         if len(counts) != self.size:
@@ -299,6 +299,10 @@ class Collectives(PointToPoint):
     def barrier(self) -> None:
         """Wait until all ranks have called the barrier."""
         self.Barrier()
+
+    def _gather_all(self, mine: Any) -> list[Any]:
+        """Gather an object of each rank for viakit's own use: a subclass of the program's may replace `allgather`."""
+        return Collectives.allgather(self, mine)
 
     def bcast(self, obj: Any, root: int = 0) -> Any:
         """Broadcast the root's object to all ranks, and return it.

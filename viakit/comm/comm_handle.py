@@ -59,7 +59,7 @@ class CommHandle(_core.CollectiveComm):
             raise ValueError("only COMM_WORLD and COMM_SELF can be pickled; pickle the ranks of the group instead")
         from viakit import comm  # it imports this module
 
-        return (comm.again, (self.number == 1, type(self)))
+        return (comm.again, (self.number == 1, type(self), self._predefined))
 
     def _alive(self) -> None:
         """Raise ERR_COMM if this is a null handle or the communicator has been freed."""

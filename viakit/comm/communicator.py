@@ -107,6 +107,7 @@ class Comm(CommHandle, Copies, Flushes, Partitioned, Collectives, HasAttributes,
 
     def Get_group(self) -> Group:
         """Return the group of the communicator's ranks."""
+        self._alive()
         return self.group
 
     @property
@@ -184,12 +185,14 @@ class Comm(CommHandle, Copies, Flushes, Partitioned, Collectives, HasAttributes,
     is_inter, is_intra = False, True
 
     def Is_inter(self) -> bool:
-        """Return False. viakit has no intercommunicators."""
-        return False
+        """Return whether the communicator connects two groups of ranks."""
+        self._alive()
+        return bool(self.is_inter)
 
     def Is_intra(self) -> bool:
-        """Return True. Every communicator of viakit is an intracommunicator."""
-        return True
+        """Return whether the communicator has one group of ranks."""
+        self._alive()
+        return bool(self.is_intra)
 
     def _attribute_values(self) -> dict[int, Any]:
         if self._freed:
@@ -206,6 +209,7 @@ class Comm(CommHandle, Copies, Flushes, Partitioned, Collectives, HasAttributes,
 
     def Get_topology(self) -> int:
         """Return the type of the topology: CART for a Cartesian grid, otherwise UNDEFINED."""
+        self._alive()
         return self.topology
 
     @property
@@ -308,7 +312,7 @@ class Comm(CommHandle, Copies, Flushes, Partitioned, Collectives, HasAttributes,
         return self.Dup()
 
     def _dup(self) -> Any:
-        return self._new(Intracomm, self.world.take_number(self.allgather)[0], self.world_ranks())
+        return self._new(Intracomm, self.world.take_number(self._gather_all)[0], self.world_ranks())
 
     def Split(self, color: int = 0, key: int = 0) -> Intracomm:
         """Split communicator by color and key. Collective.
@@ -339,7 +343,7 @@ class Comm(CommHandle, Copies, Flushes, Partitioned, Collectives, HasAttributes,
 
     def _split(self, color: Any, key: int) -> Intracomm:
         """Split by a color of any type that can be compared for equality."""
-        number, everybody = self.world.take_number(self.allgather, (color, int(key)))
+        number, everybody = self.world.take_number(self._gather_all, (color, int(key)))
         if color == UNDEFINED:
             return self._none(number)
         ranks = self.world_ranks()
@@ -388,7 +392,7 @@ class Comm(CommHandle, Copies, Flushes, Partitioned, Collectives, HasAttributes,
                     "ERR_GROUP",
                     "create: the group has ranks that are not in this communicator; give a subset of its group",
                 )
-        number, _ = self.world.take_number(self.allgather)
+        number, _ = self.world.take_number(self._gather_all)
         if self.world.rank not in ranks:
             return self._none(number)
         return self._new(Intracomm, number, ranks)
@@ -498,7 +502,7 @@ class Intracomm(Topologies, Between, Comm):
                     f"a grid of shape {shape} does not fit on {counted(self.size, 'rank')}; dimensions must be "
                     "positive and their product at most the number of ranks",
                 )
-        number, _ = self.world.take_number(self.allgather)
+        number, _ = self.world.take_number(self._gather_all)
         if self.rank >= n:
             return self._none(number)
         return Cartcomm(self.world, number, self.world_ranks()[:n], shape, [bool(p) for p in periods])
@@ -506,6 +510,10 @@ class Intracomm(Topologies, Between, Comm):
 
 class Topocomm(Neighbors, Intracomm):
     """Base class of communicators with a topology: ``MPI.Topocomm``."""
+
+    @classmethod
+    def _takes(cls, comm: Comm) -> bool:
+        return isinstance(comm, Topocomm)
 
 
 class Cartcomm(Grid, Topocomm):

@@ -53,7 +53,8 @@ class Made:
     _arguments: dict[str, Any]  # the other arguments of the constructor
 
     def _made_by(self, combiner: str, bases: list[Any], arguments: dict[str, Any]) -> Any:
-        self._combiner, self._bases, self._arguments = combiner, bases, arguments
+        # Handles of its own: the program may free its own ones.
+        self._combiner, self._bases, self._arguments = combiner, [base._again() for base in bases], arguments
         return self
 
     def _flat(self, names: tuple[str, ...], with_count: bool) -> list[int]:

@@ -1,8 +1,8 @@
 """Datatypes: the layout of a message's elements in memory.
 
-A datatype is a list of byte blocks (offset, length) and an extent, the distance from one element to the next. If the
-blocks fill the extent without a gap, the engine uses the elements in place. Otherwise the elements are packed and
-unpacked through an index of bytes, which is computed once per datatype.
+A datatype is an array of runs, which are pairs of offset and length in bytes, and an extent, the distance from one
+element to the next. If the runs fill the extent without a gap, the engine uses the elements in place. Otherwise the
+elements are packed and unpacked through an index of bytes, which is computed once per datatype.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import numpy as np
 
 from viakit import _core
 from viakit.base.words import counted
+from viakit.comm import layout
+from viakit.comm.attributes import HasAttributes
 from viakit.comm.buffers import host
 from viakit.comm.contents import Made
 from viakit.comm.errors import error
@@ -24,7 +26,7 @@ ORDER_C, ORDER_F = 0, 1
 UNDEFINED = -32766
 
 
-class Datatype(Numbered, Made, _core.MsgType):
+class Datatype(Numbered, Made, HasAttributes, _core.MsgType):
     """Layout of the elements of a message: ``MPI.Datatype``.
 
     Attributes
@@ -43,7 +45,7 @@ class Datatype(Numbered, Made, _core.MsgType):
         Whether consecutive elements have no gap.
     """
 
-    _family = "Datatype"
+    _family = _kind_of_keys = "Datatype"
     name: str
     _token: object  # the same in all handles of one datatype
 
@@ -65,44 +67,48 @@ class Datatype(Numbered, Made, _core.MsgType):
     @classmethod
     def _of(
         cls,
-        blocks: Sequence[tuple[int, int]],
+        blocks: Any,
         lb: int,
         extent: int,
         dtype: np.dtype | None = None,
         name: str = "",
         combiner: str = "NAMED",
     ) -> Datatype:
-        """Make a datatype of byte blocks (offset, length)."""
+        """Make a datatype of runs (offset, length)."""
         return _core.MsgType.__new__(cls)._fill(blocks, lb, extent, dtype, name, combiner)
 
     def _fill(
         self,
-        blocks: Sequence[tuple[int, int]],
+        blocks: Any,
         lb: int,
         extent: int,
         dtype: np.dtype | None,
         name: str,
         combiner: str,
     ) -> Datatype:
-        merged: list[tuple[int, int]] = []
-        for offset, length in blocks:
-            if length == 0:
-                continue
-            if merged and merged[-1][0] + merged[-1][1] == offset:
-                merged[-1] = (merged[-1][0], merged[-1][1] + length)
-            else:
-                merged.append((offset, length))
-        self._blocks = merged
-        self.size = sum(length for _, length in merged)
-        self.lb, self.extent = lb, extent
+        runs = layout.merged(blocks)
+        return self._settle(runs, int(runs[:, 1].sum()), lb, extent, dtype)._named(name, combiner)
+
+    def _same(self, lb: int, extent: int, name: str = "") -> Datatype:
+        """Return a new datatype with the same runs."""
+        made = _core.MsgType.__new__(Datatype)
+        return made._settle(self._blocks, self.size, lb, extent, self.dtype)._named(name, "NAMED")
+
+    def _settle(self, runs: np.ndarray, size: int, lb: int, extent: int, dtype: np.dtype | None) -> Datatype:
+        self._blocks, self.size, self.lb, self.extent = runs, size, lb, extent
         self.dtype = dtype  # None if the element consists of bytes or of several types
+        self.contiguous = self.size == extent and len(runs) <= 1 and (not len(runs) or int(runs[0, 0]) == 0)
+        self._index: np.ndarray | None = None
+        return self
+
+    def _named(self, name: str, combiner: str) -> Datatype:
         self.name = name
         self._made_by(combiner, [], {})
-        self.contiguous = self.size == extent and len(merged) <= 1 and (not merged or merged[0][0] == 0)
-        self._index: np.ndarray | None = None
         self._constant_name = ""
         self._token = object()
+        self._attributes: dict[int, Any] = {}
         self.plain = self.size if self.contiguous and combiner != "null" else 0
+        dtype = self.dtype
         whole = dtype is not None and dtype.isnative and self.plain
         self.kind = _core._COLL_KINDS.get((dtype.kind, dtype.itemsize), -1) if dtype is not None and whole else -1
         return self
@@ -154,12 +160,12 @@ class Datatype(Numbered, Made, _core.MsgType):
     @property
     def true_lb(self) -> int:
         """Offset of the first byte in use."""
-        return min((offset for offset, _ in self._blocks), default=0)
+        return int(self._blocks[:, 0].min()) if len(self._blocks) else 0
 
     @property
     def true_ub(self) -> int:
         """Offset one past the last byte in use."""
-        return max((offset + length for offset, length in self._blocks), default=0)
+        return int(self._blocks.sum(axis=1).max()) if len(self._blocks) else 0
 
     @property
     def true_extent(self) -> int:
@@ -238,40 +244,57 @@ class Datatype(Numbered, Made, _core.MsgType):
         self._valid()
         if self.is_predefined:
             raise error("ERR_TYPE", f"{self.name} is predefined and cannot be freed")
+        self._delete_attributes()
         self._combiner, self.plain = "null", 0
 
     def free(self) -> None:
         """Free the datatype, unless it is predefined or null. Another handle of a predefined one becomes null."""
         if not self._constant_name:
+            if self and not self.is_predefined:
+                self._delete_attributes()
             self._combiner, self.plain = "null", 0
 
     def Dup(self) -> Datatype:
         """Duplicate the datatype."""
         self._valid()
-        made = Datatype._of(self._blocks, self.lb, self.extent, self.dtype, self.name)
-        return made._made_by("DUP", [self], {})
+        made = self._same(self.lb, self.extent, self.name)
+        made._made_by("DUP", [self], {})
+        self._copy_attributes(made)
+        return made
 
     Create_dup = Dup
 
+    def _attribute_values(self) -> dict[int, Any]:
+        self._valid()
+        return self._attributes
+
     # ------------------------------------------------------------ derived datatypes
 
-    def _repeat(self, count: int, step: int, start: int = 0) -> list[tuple[int, int]]:
+    def _repeat(self, count: int, step: int, start: int = 0) -> np.ndarray:
+        """Return the runs of *count* elements, one each *step* bytes."""
         if self.contiguous and step == self.extent:
-            return [(start, count * self.size)]
-        return [(start + i * step + offset, length) for i in range(count) for offset, length in self._blocks]
+            return np.array([[start, count * self.size]])
+        return layout.copies(self._blocks, start + np.arange(count) * step)
 
-    def _made(self, blocks: list[tuple[int, int]], starts: list[tuple[int, int]]) -> Datatype:
-        """Derive a datatype and compute its bounds from `starts`: (displacement, number of elements) of each run."""
+    def _spread(self, starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        """Return the runs of blocks of elements: the start of each in bytes, and its number of elements."""
+        if self.contiguous:
+            return np.stack((starts, counts * self.size), axis=1)
+        return layout.copies(self._blocks, layout.counting(starts, counts, self.extent))
+
+    def _made(self, starts: np.ndarray, counts: np.ndarray) -> Datatype:
+        """Derive a datatype of blocks of elements, and compute its bounds."""
         self._valid()
-        used = [(d, n) for d, n in starts if n]
-        lower = min((d + self.lb for d, n in used), default=0)
-        upper = max((d + (n - 1) * self.extent + self.lb + self.extent for d, n in used), default=0)
-        return Datatype._of(blocks, lower, upper - lower, self.dtype)
+        starts, counts = starts[counts > 0], counts[counts > 0]
+        if not len(starts):
+            return Datatype._of(layout.NONE, 0, 0, self.dtype)
+        lower = int(starts.min()) + self.lb
+        upper = int((starts + (counts - 1) * self.extent).max()) + self.lb + self.extent
+        return Datatype._of(self._spread(starts, counts), lower, upper - lower, self.dtype)
 
     def Create_contiguous(self, count: int) -> Datatype:
         """Create a datatype of *count* consecutive elements."""
-        count = _count(count)
-        made = self._made(self._repeat(count, self.extent), [(0, count)])
+        made = self._made(*_arrays([0], [count]))
         return made._made_by("CONTIGUOUS", [self], {"count": count})
 
     def Create_vector(self, count: int, blocklength: int, stride: int) -> Datatype:
@@ -291,27 +314,18 @@ class Datatype(Numbered, Made, _core.MsgType):
 
     def Create_hvector(self, count: int, blocklength: int, stride: int) -> Datatype:
         """Create a datatype of equally spaced blocks, with *stride* in bytes."""
-        made = self.Create_hindexed([blocklength] * _count(count), [i * stride for i in range(count)])
+        made = self._made(*_arrays(np.arange(_count(count)) * stride, np.full(count, blocklength)))
         return made._made_by("HVECTOR", [self], {"count": count, "blocklength": blocklength, "stride": stride})
 
     def Create_indexed(self, blocklengths: Sequence[int], displacements: Sequence[int]) -> Datatype:
         """Create a datatype of blocks with individual lengths and displacements, both in elements."""
-        made = self.Create_hindexed(blocklengths, [index(d) * self.extent for d in displacements])
+        made = self._made(*_arrays(layout.integers(displacements) * self.extent, blocklengths))
         arguments = {"blocklengths": list(blocklengths), "displacements": list(displacements)}
         return made._made_by("INDEXED", [self], arguments)
 
     def Create_hindexed(self, blocklengths: Sequence[int], displacements: Sequence[int]) -> Datatype:
         """Create a datatype of blocks with individual lengths in elements and displacements in bytes."""
-        if len(blocklengths) != len(displacements):
-            raise error(
-                "ERR_ARG",
-                f"got {len(blocklengths)} block lengths and {len(displacements)} displacements; give one of each per "
-                "block",
-            )
-        blocks: list[tuple[int, int]] = []
-        for length, displacement in zip(blocklengths, displacements, strict=True):
-            blocks += self._repeat(_count(length), self.extent, index(displacement))
-        made = self._made(blocks, list(zip(displacements, blocklengths, strict=True)))
+        made = self._made(*_arrays(displacements, blocklengths))
         arguments = {"blocklengths": list(blocklengths), "displacements": list(displacements)}
         return made._made_by("HINDEXED", [self], arguments)
 
@@ -342,16 +356,19 @@ class Datatype(Numbered, Made, _core.MsgType):
         datatypes : sequence of Datatype
             Datatype of each block.
         """
-        blocks: list[tuple[int, int]] = []
+        blocks = [layout.NONE]
         lower, upper = [], []
         for length, displacement, datatype in zip(blocklengths, displacements, datatypes, strict=True):
             datatype._valid()
             if _count(length):
-                blocks += datatype._repeat(length, datatype.extent, index(displacement))
+                blocks.append(datatype._repeat(length, datatype.extent, index(displacement)))
                 lower.append(displacement + datatype.lb)
                 upper.append(displacement + datatype.lb + length * datatype.extent)
         start = min(lower, default=0)
-        made = Datatype._of(blocks, start, max(upper, default=0) - start)
+        extent = max(upper, default=0) - start
+        found = [alignment(datatype) for datatype in datatypes]
+        extent += -extent % max(found) if found and 0 not in found else 0
+        made = Datatype._of(np.concatenate(blocks), start, extent)
         arguments = {"blocklengths": list(blocklengths), "displacements": list(displacements)}
         return made._made_by("STRUCT", list(datatypes), arguments)
 
@@ -387,13 +404,12 @@ class Datatype(Numbered, Made, _core.MsgType):
                 raise error(
                     "ERR_ARG", f"a part of {k} elements from index {s} does not fit into a dimension of {n} elements"
                 )
-        blocks: list[tuple[int, int]] = []
-        for outer in np.ndindex(*part[:-1]):
-            place = 0
-            for n, s, i in zip(shape[:-1], first[:-1], outer, strict=True):
-                place = place * n + s + i
-            blocks += self._repeat(part[-1], self.extent, (place * shape[-1] + first[-1]) * self.extent)
-        made = Datatype._of(blocks, 0, int(np.prod(shape)) * self.extent, self.dtype)
+        rows = np.zeros(1, np.int64)  # index of the first element of each row of the part
+        for n, k, s in zip(shape[:-1], part[:-1], first[:-1], strict=True):
+            rows = (rows[:, None] * n + np.arange(s, s + k)[None, :]).reshape(-1)
+        places = (rows * shape[-1] + first[-1]) * self.extent
+        runs = self._spread(places, np.full(len(places), part[-1]))
+        made = Datatype._of(runs, 0, int(np.prod(shape)) * self.extent, self.dtype)
         return made._made_by("SUBARRAY", [self], arguments)
 
     def Create_resized(self, lb: int, extent: int) -> Datatype:
@@ -405,7 +421,7 @@ class Datatype(Numbered, Made, _core.MsgType):
             Lower bound and extent in bytes.
         """
         self._valid()
-        made = Datatype._of(self._blocks, index(lb), index(extent), self.dtype)
+        made = self._same(index(lb), index(extent))
         return made._made_by("RESIZED", [self], {"lb": lb, "extent": extent})
 
     # ------------------------------------------------------------ packing
@@ -413,8 +429,7 @@ class Datatype(Numbered, Made, _core.MsgType):
     def _bytes(self, count: int) -> np.ndarray:
         """Return the offsets of the data bytes of *count* elements, in order."""
         if self._index is None:
-            parts = [np.arange(offset, offset + length) for offset, length in self._blocks]
-            self._index = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+            self._index = layout.byte_index(self._blocks)
         return (np.arange(count)[:, None] * self.extent + self._index[None, :]).reshape(-1)
 
     def gather(self, memory: np.ndarray, start: int, count: int) -> np.ndarray:
@@ -511,6 +526,18 @@ def _count(number: int) -> int:
     return number
 
 
+def _arrays(starts: Any, counts: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return the starts of blocks in bytes, and their numbers of elements, as arrays of one length."""
+    places, lengths = layout.integers(starts), layout.integers(counts)
+    if len(places) != len(lengths):
+        raise error(
+            "ERR_ARG",
+            f"got {len(lengths)} block lengths and {len(places)} displacements; give one of each per block",
+        )
+    _count(int(lengths.min(initial=0)))
+    return places, lengths
+
+
 def elements_in(nbytes: int, datatype: Datatype) -> int:
     """Return how many elements of *datatype* fit into *nbytes* bytes."""
     if datatype.extent <= 0:
@@ -547,7 +574,7 @@ def _remade(base: Datatype, kind: str, arguments: dict[str, Any], name: str) -> 
 
 
 # The class is complete, so the predefined datatypes can be made.
-from viakit.comm.derive import add_constructors  # noqa: E402
+from viakit.comm.derive import add_constructors, alignment  # noqa: E402
 from viakit.comm.named_types import BYTE, NAMED, fromcode, named, of_buffer  # noqa: E402, F401
 
 add_constructors(Datatype)

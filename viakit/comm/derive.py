@@ -78,11 +78,10 @@ def Create_darray(
     index = np.zeros(1, dtype=np.int64)
     for n, mine in zip(shape, owned, strict=True):
         index = (index[:, None] * n + mine[None, :]).reshape(-1)
-    runs = np.split(index, np.flatnonzero(np.diff(index) != 1) + 1) if len(index) else []
-    blocks: list[tuple[int, int]] = []
-    for run in runs:
-        blocks += self._repeat(len(run), self.extent, int(run[0]) * self.extent)
-    made = type(self)._of(blocks, 0, math.prod(shape) * self.extent, self.dtype)
+    begins = np.flatnonzero(np.diff(index, prepend=index[:1] - 2) != 1)  # of each run of consecutive elements
+    counts = np.diff(np.append(begins, len(index)))
+    runs = self._spread(index[begins] * self.extent, counts)
+    made = type(self)._of(runs, 0, math.prod(shape) * self.extent, self.dtype)
     names = ("gsizes", "distribs", "dargs", "psizes")
     return made._made_by(
         "DARRAY", [self], {"size": size, "rank": rank, **dict(zip(names, lists, strict=True)), "order": order}
@@ -247,20 +246,17 @@ def Unpack_external(self: Any, datarep: str, inbuf: Any, position: int, outbuf: 
     return position + length
 
 
-def typecode(datatype: Any) -> str | None:
-    """Return the type string of a datatype for NumPy without the byte order, such as "f8", or None."""
-    dtype = datatype._valid().dtype
-    if dtype is None or dtype.kind == "V" or datatype.size != dtype.itemsize:
-        return None
-    return str(dtype.str[1:])
+def alignment(datatype: Any) -> int:
+    """Return the alignment in bytes of the datatype's numbers; 0 if it has bounds that the program has set.
 
-
-def typealign(datatype: Any) -> int | None:
-    """Return the alignment of a datatype's largest number in bytes; None if it is not known."""
-    if datatype._valid().dtype is not None:
+    MPI pads a structure to a multiple of the largest alignment, but not if one of its parts has such bounds.
+    """
+    if datatype._combiner in ("RESIZED", "SUBARRAY", "DARRAY"):
+        return 0
+    if datatype.dtype is not None:
         return int(datatype.dtype.alignment)
-    found = [typealign(base) for base in datatype._bases]
-    return max((n for n in found if n is not None), default=None)
+    found = [alignment(base) for base in datatype._bases]
+    return 0 if 0 in found else max(found, default=1)
 
 
 def add_constructors(cls: Any) -> None:

@@ -18,7 +18,7 @@ class _Context:
     """Communicators for the internal messages of one communicator, and the number of the next message."""
 
     def __init__(self, comm: Any) -> None:
-        self.comm = comm.Dup()
+        self.comm = comm._dup()
         self.local: Any = None
         self.tag = 0
         if comm.is_inter:
@@ -78,7 +78,9 @@ def _commctx_inter(comm: Any) -> tuple[Any, int, Any, bool]:
 def _typecode(datatype: Datatype) -> str | None:
     """Return the character that NumPy has for a datatype, or None."""
     dtype = datatype.dtype
-    return None if dtype is None or dtype.names is not None else dtype.char
+    if dtype is None or dtype.names is not None:
+        return None
+    return "c" if dtype.kind == "S" else dtype.char  # "S" has no length
 
 
 def _typealign(datatype: Datatype) -> int | None:

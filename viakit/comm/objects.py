@@ -16,6 +16,7 @@ import struct
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from viakit._core import Buffer
 from viakit.comm.request import Request, withdrawing
 from viakit.comm.schedule import Schedule, ScheduleRequest
 from viakit.comm.seal import TAG
@@ -81,15 +82,15 @@ class Pickle:
         """Restore an object from bytes."""
         return self._loads(data)
 
-    def dumps_oob(self, obj: Any) -> tuple[bytes, list[memoryview]]:
+    def dumps_oob(self, obj: Any) -> tuple[bytes, list[Buffer]]:
         """Serialise an object to bytes and a list of its large buffers, which are left out of the bytes."""
-        outside: list[memoryview] = []
+        outside: list[Buffer] = []
 
         def leave_out(buffer: pickle.PickleBuffer) -> bool:
             raw = buffer.raw()
             if raw.nbytes < self._threshold:
                 return True
-            outside.append(raw)
+            outside.append(Buffer(raw))
             return False
 
         protocol = max(pickle.HIGHEST_PROTOCOL if self._protocol is None else self._protocol, 5)

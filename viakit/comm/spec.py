@@ -127,6 +127,8 @@ def _at_address(address: int, datatype: Datatype, count: int) -> Simple:
     if not count or not datatype.size:
         return Simple(_NOTHING, datatype, 0)
     first, last = datatype.true_lb, (count - 1) * datatype.extent + datatype.true_ub
+    if address + first <= 0:
+        raise error("ERR_BUFFER", "BOTTOM needs absolute addresses (Get_address), in the datatype or the displacement")
     return _from(address + first, last - first, datatype, count, -first)
 
 
@@ -184,6 +186,16 @@ def _take_apart(spec: Any) -> tuple[Any, Any, Any, Any]:
     return buffer, count, displacement, kind
 
 
+def _check_whole(length: int, datatype: Datatype) -> None:
+    """Raise ValueError if a buffer without a count cannot hold a whole number of elements."""
+    if length and datatype.extent <= 0:
+        raise ValueError(f"message: cannot infer count, datatype extent {datatype.extent}")
+    if datatype.contiguous and datatype.extent and length % datatype.extent:
+        raise ValueError(
+            f"message: buffer length {length} is not a multiple of the datatype's extent {datatype.extent}"
+        )
+
+
 def simple(spec: Any, writable: bool, blocks: int = 1) -> Simple:
     """Interpret an argument with one buffer.
 
@@ -216,15 +228,10 @@ def simple(spec: Any, writable: bool, blocks: int = 1) -> Simple:
         raise ValueError(
             f"message: displacement {displacement} out of bounds, the buffer has {counted(memory.size, 'byte')}"
         )
-    if count is None and memory.size and datatype.extent <= 0:
-        raise ValueError(f"message: cannot infer count, datatype extent {datatype.extent}")
     if count is None:
         length = max(memory.size - start, 0)
+        _check_whole(length, datatype)
         count = elements_in(length, datatype)
-        if datatype.contiguous and datatype.extent and length % datatype.extent:
-            raise ValueError(
-                f"message: buffer length {length} is not a multiple of the datatype's extent {datatype.extent}"
-            )
         if blocks > 1 and count % blocks:
             raise ValueError(
                 f"message: number of datatype items {count} is not a multiple of the required number of blocks {blocks}"
@@ -253,11 +260,12 @@ def vector(spec: Any, writable: bool, ranks: int) -> Vector:
     buffer, counts, displacements, kind = _take_apart(spec)
     if isinstance(counts, tuple) and len(counts) == 2:
         counts, displacements = counts
-    memory, view = _memory(buffer, writable)
+    memory, view = (_NOTHING, None) if buffer is BOTTOM else _memory(buffer, writable)
     datatype = _datatype(kind, view)
     if isinstance(counts, np.ndarray) and counts.ndim == 0:
         counts = int(counts)
     if counts is None:
+        _check_whole(memory.size, datatype)
         total = elements_in(memory.size, datatype)
         counts = [total // ranks + (i < total % ranks) for i in range(ranks)]
     elif isinstance(counts, (int, np.integer)):
@@ -270,12 +278,10 @@ def vector(spec: Any, writable: bool, ranks: int) -> Vector:
         displacements = [int(displacements) * i for i in range(ranks)]
     else:
         displacements = _list(displacements, ranks, "displacements")
-    return Vector(
-        [
-            Simple(memory, datatype, _number(c), d * datatype.extent)
-            for c, d in zip(counts, displacements, strict=True)
-        ]
-    )  # fmt: skip
+    places = [(_number(c), d * datatype.extent) for c, d in zip(counts, displacements, strict=True)]
+    if buffer is BOTTOM:
+        return Vector([_at_address(at, datatype, count) for count, at in places])
+    return Vector([Simple(memory, datatype, count, at) for count, at in places])
 
 
 def w_vector(spec: Any, writable: bool, ranks: int) -> Vector:
@@ -290,6 +296,8 @@ def w_vector(spec: Any, writable: bool, ranks: int) -> Vector:
         buffer, (counts, displacements), kinds = spec
     else:
         buffer, counts, displacements, kinds = spec
+    if buffer is BOTTOM and (counts is None or displacements is None):
+        raise ValueError("message: BOTTOM needs counts and displacements, which are addresses (Get_address)")
     memory = None if buffer is BOTTOM else _memory(buffer, writable)[0]
     datatypes = [_datatype(kind, None) for kind in ([kinds] * ranks if _is_datatype(kinds) else kinds)]
     counts = [1] * ranks if counts is None else _list(counts, ranks, "counts")

@@ -37,7 +37,7 @@ class Graphcomm(Topocomm):
         return isinstance(comm, Graphcomm)
 
     def _dup(self) -> Any:
-        number = self.world.take_number(self.allgather)[0]
+        number = self.world.take_number(self._gather_all)[0]
         return Graphcomm(self.world, number, self.world_ranks(), self._index, self._edges)
 
     @property
@@ -144,7 +144,7 @@ class Distgraphcomm(Topocomm):
         return isinstance(comm, Distgraphcomm)
 
     def _dup(self) -> Any:
-        number = self.world.take_number(self.allgather)[0]
+        number = self.world.take_number(self._gather_all)[0]
         return Distgraphcomm(self.world, number, self.world_ranks(), self._sources, self._destinations, self._weights)
 
     @property
@@ -195,7 +195,7 @@ def create_graph(comm: Intracomm, index: Sequence[int], edges: Sequence[int]) ->
     """Create a communicator with a graph. Collective."""
     with comm._refusing():
         offsets, ends = _graph(index, edges, comm.size)
-    number, _ = comm.world.take_number(comm.allgather)
+    number, _ = comm.world.take_number(comm._gather_all)
     if comm.rank >= len(offsets):
         return comm._none(number)
     return Graphcomm(comm.world, number, comm.world_ranks()[: len(offsets)], offsets, ends)
@@ -227,7 +227,7 @@ def create_dist_graph_adjacent(
         into = check_ranks([] if sources is None else sources, comm.size, "sources")
         out = check_ranks([] if destinations is None else destinations, comm.size, "destinations")
         given = [_weights(sourceweights, len(into), "sources"), _weights(destweights, len(out), "destinations")]
-    number, everybody = comm.world.take_number(comm.allgather, any(w is not None for w in given))
+    number, everybody = comm.world.take_number(comm._gather_all, any(w is not None for w in given))
     weights = None
     if any(everybody):
         weights = (given[0] or [1] * len(into), given[1] or [1] * len(out))
@@ -250,7 +250,7 @@ def create_dist_graph(comm: Intracomm, sources: Any, degrees: Any, destinations:
         for i in range(at, at + degree):
             edges.append((begin, ends[i], given[i] if given is not None else 1))
         at += degree
-    number, everybody = comm.world.take_number(comm.allgather, (edges, given is not None))
+    number, everybody = comm.world.take_number(comm._gather_all, (edges, given is not None))
     mine = comm.rank
     into = [(begin, w) for theirs, _ in everybody for begin, end, w in theirs if end == mine]
     out = [(end, w) for theirs, _ in everybody for begin, end, w in theirs if begin == mine]

@@ -15,6 +15,7 @@ from viakit import _core
 from viakit.base.words import counted
 from viakit.comm import windows
 from viakit.comm.attributes import HasAttributes
+from viakit.comm.buffers import Buffer
 from viakit.comm.errhandler import HasErrhandler
 from viakit.comm.errors import CLASSES, Exception, error
 from viakit.comm.group import Group
@@ -73,7 +74,7 @@ class _Window:
             raise
 
 
-class Win(Handle, Access, Synchronisation, HasAttributes, HasErrhandler):
+class Win(Handle, Access, Synchronisation, HasAttributes, HasErrhandler, _core.MemoryOwner):
     """Window: memory that the ranks of a communicator let each other access. ``MPI.Win``.
 
     Without an argument the constructor returns a null window; with a window it returns another handle of it.
@@ -404,7 +405,6 @@ def _comm_or_self(comm: Any) -> Any:
     return worlds.self_of(worlds.world())
 
 
-def _view(memory: np.ndarray) -> Any:
-    """Return memory as a buffer of bytes."""
-    view: Any = memoryview(memory)  # type: ignore[arg-type]
-    return view
+def _view(memory: np.ndarray) -> Buffer:
+    """Return memory as a buffer of bytes, which keeps the memory alive. Without bytes its address is 0."""
+    return Buffer(memory) if memory.size else Buffer()

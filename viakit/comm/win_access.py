@@ -117,7 +117,7 @@ def _target(target: Any) -> tuple[int, Any, Any]:
         return int(displacement), count, kind
     if hasattr(target, "__index__"):
         return int(target), None, None
-    raise TypeError(f"target: expecting a displacement or a sequence, got {type(target).__name__}")
+    raise ValueError(f"target: expecting a displacement or a sequence, got {type(target).__name__}")
 
 
 def _one(spec: Simple, name: str, like: Simple | None = None) -> Simple:

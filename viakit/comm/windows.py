@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from viakit import _core
+from viakit.comm import layout
 from viakit.comm.datatype import Datatype
 from viakit.comm.errors import error
 from viakit.comm.op import Op
@@ -127,17 +128,8 @@ def runs(datatype: Datatype, count: int, start: int) -> Iterator[tuple[int, int]
     if datatype.contiguous:
         yield start, count * datatype.size
         return
-    at, length = -1, 0
-    for i in range(count):
-        for offset, n in datatype._blocks:
-            begin = start + i * datatype.extent + offset
-            if length and at + length == begin:
-                length += n
-                continue
-            if length:
-                yield at, length
-            at, length = begin, n
-    yield at, length
+    places = start + np.arange(count) * datatype.extent
+    yield from layout.merged(layout.copies(datatype._blocks, places)).tolist()
 
 
 def _element(datatype: Datatype) -> tuple[int, bool]:

@@ -40,6 +40,8 @@ class Options:
         MPI's ``mpiexec``, with any protocol between the ranks.
     label : bool
         Begin each line of output with its rank.
+    bind : str
+        "core": each rank runs on a core of its own, if this machine has one for each. "none": the kernel places them.
     timeout : float or None
         Seconds after which the job is ended, with status 124.
     environment : dict
@@ -57,6 +59,7 @@ class Options:
     python: str | None = None
     launcher: str | None = None
     label: bool = False
+    bind: str = "none"
     timeout: float | None = None
     environment: dict[str, str] = field(default_factory=dict)
     remote: Spec | None = field(default=None, init=False)
@@ -87,6 +90,10 @@ class Options:
             raise ValueError(f"placement is {self.placement!r}; expected block or cyclic")
         if self.protocol and self.protocol.partition(":")[0] not in ("via", "bip", "tcp", "mpi"):
             raise ValueError(f"protocol is {self.protocol!r}; expected via, bip, tcp, mpi[:mpich], mpi:openmpi")
+        if self.bind not in ("core", "none"):
+            raise ValueError(f"bind is {self.bind!r}; expected core or none")
+        if self.bind == "core" and (self.n_hosts or (self.protocol or "").startswith("mpi")):
+            raise ValueError("bind=core is for ranks that viakit starts on this machine; leave out the hosts, and mpi")
         if self.policy:
             from viakit.launch import policy as _policy  # start-up time
 

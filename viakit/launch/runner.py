@@ -30,6 +30,7 @@ from types import FrameType
 from typing import IO, TYPE_CHECKING, Any
 
 from viakit.base import secret as _secret
+from viakit.base.words import counted
 from viakit.launch import LaunchError
 from viakit.launch.guard import Guard
 from viakit.launch.leaving import CAUSED, LEAVES, Ended, Note, first_of, in_doubt
@@ -87,8 +88,8 @@ class _Rank:
             self.process.send_signal(number, group=True)  # type: ignore[call-arg]
 
 
-def _become_rank() -> None:
-    """Prepare the child process of a rank, before its program starts.
+def _become_rank(cores: set[int]) -> None:
+    """Prepare the child process of a rank, before its program starts, and bind it to cores if any are given.
 
     The kernel ends the rank with the launcher, also before the guard has its number. The limit of open files is raised,
     because over shm a rank has several open for each rank of its host.
@@ -96,6 +97,8 @@ def _become_rank() -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     os.setpgid(0, 0)
     _allow_files(_OPEN_FILES)
+    if cores:
+        os.sched_setaffinity(0, cores)
 
 
 def _allow_files(wanted: int) -> None:
@@ -140,6 +143,7 @@ class Launch:
         self._streams: dict[int, Stream] = {}
         self._meeting = Meeting(options.ranks, own_clock=options.remote is not None)
         self._guard: Guard | None = None
+        self._cores: list[set[int]] = []  # of each rank, if they are bound
         self._testbed: Testbed | Remote | None = None
         self._job = secrets.token_hex(8)
         self._secret = _secret.new()
@@ -215,11 +219,22 @@ class Launch:
             hosts = [*self._testbed.hosts]
         else:
             self._guard = Guard()
+        if self._options.bind == "core":
+            self._cores = self._bind()
         counts = [0] * max(1, self._options.n_hosts)
         for number in range(self._options.ranks):
             where = self._options.host_of(number) if hosts else 0
             self._start_rank(number, hosts[where] if hosts else None, counts[where])
             counts[where] += 1
+
+    def _bind(self) -> list[set[int]]:
+        """Return the core of each rank, or nothing if there are not enough, and report it."""
+        cores, ranks = sorted(os.sched_getaffinity(0)), self._options.ranks
+        if len(cores) < ranks:
+            self._report(f"{ranks} ranks on {counted(len(cores), 'core')}: they are not bound")
+            return []
+        self._report(f"ranks 0 to {ranks - 1} are bound to cores {', '.join(map(str, cores[:ranks]))}")
+        return [{core} for core in cores[:ranks]]
 
     def _environment(self, number: int, host: Host | None, local_rank: int, fd: int) -> dict[str, str]:
         """Return the environment of a rank whose end of the socket pair is descriptor `fd`."""
@@ -235,6 +250,7 @@ class Launch:
             if name.startswith(_OTHER_LAUNCHERS):
                 del environment[name]
         threads = str(max(1, (os.cpu_count() if host is None else len(host.cores)) or 1) // per_host or 1)
+        threads = "1" if self._cores else threads
         environment |= {
             "VIAKIT_RANK": str(number),
             "VIAKIT_SIZE": str(options.ranks),
@@ -275,7 +291,7 @@ class Launch:
                     bufsize=0,
                     env=environment,
                     pass_fds=[far.fileno()],
-                    preexec_fn=_become_rank,
+                    preexec_fn=lambda: _become_rank(self._cores[number] if self._cores else set()),
                 )
             else:
                 process = host.popen(
