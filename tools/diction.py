@@ -55,6 +55,7 @@ VERBATIM = re.compile(rf"^cdef extern from [^\n]*:\n[ \t]*{LONG}", re.MULTILINE)
 FENCE = re.compile(r"^[ \t]*(```+|:::+|~~~+)[ \t]*(\S*).*?$")
 PROSE_FENCES = {"{note}", "{tip}", "{warning}", "{admonition}", "{glossary}", "{hint}", "{important}"}
 STARTS = {getattr(tokenize, name) for name in "ENCODING NEWLINE NL INDENT DEDENT COMMENT".split()}
+ROW = re.compile(r"^  (?= +\S.*?\S  +\S)", re.MULTILINE)  # of a list or a picture in C: indented, with columns
 Passage = tuple[int, str]  # the number of the first line, and the text
 
 
@@ -96,8 +97,9 @@ def scanned(pattern: re.Pattern[str], source: str) -> Iterator[Passage]:
     for match in pattern.finditer(source):
         for text in filter(None, match.groups()):
             begin = match.end() - len(text)
-            behind = text[0] == "#" and source[source.rfind("\n", 0, begin) + 1 : begin].strip()
-            yield source.count("\n", 0, begin) + 1, f"# - {text[1:]}" if behind else text
+            mark = 1 if text[0] == "#" else 2 * (text[0] == "/")
+            behind = mark and source[source.rfind("\n", 0, begin) + 1 : begin].strip()
+            yield source.count("\n", 0, begin) + 1, f"{text[:mark]} - {text[mark:]}" if behind else text
 
 
 def passages(name: str, source: str) -> list[Passage]:
@@ -113,6 +115,8 @@ def passages(name: str, source: str) -> list[Passage]:
     joined: list[Passage] = []
     for line, text in found:
         text = re.sub(rf"^[ \t]*(?:{marks}|[rR]?\"\"\")|\*/$|\"\"\"$", "", text, flags=re.MULTILINE)
+        if pattern is C_TOKEN:
+            text = ROW.sub("- ", text)
         if joined and joined[-1][0] + joined[-1][1].count("\n") + 1 == line and "\n" not in text:
             joined[-1] = joined[-1][0], f"{joined[-1][1]}\n{text}"
         else:

@@ -2,8 +2,8 @@
  * See files.h: one bit for each number that a descriptor may have.
  *
  * A bit is cleared before its file is closed. Thus the child closes only files of viakit, never a number that the
- * program has received anew. There is no list and no lock, because other threads may be at any point during a fork, and
- * only async-signal-safe calls such as close() are allowed between fork and exec.
+ * program has received anew. There is no list and no lock: other threads may be at any point during a fork. Between
+ * fork and exec only async-signal-safe calls such as close() are allowed.
  */
 #include "base/files.h"
 

@@ -62,8 +62,8 @@ static void prove(const bip_launch *launch, const char *label, const uint8_t *s_
     vk_blake2s_end(&s, proof);
 }
 
-/* How a call ended. A meeting point with many callers drops the oldest one, so a call that was dropped is repeated; one
- * that was dropped after its proof only a few times, because then the secrets probably differ. */
+/* How a call ended. A meeting point with many callers drops the oldest one, so a call that was dropped is repeated. One
+ * that was dropped after its proof is repeated a few times only, because then the secrets probably differ. */
 enum outcome { LET_IN, DROPPED, PROOF_DROPPED, REFUSED };
 
 static enum outcome introduce(int fd, const bip_launch *launch, const char *address, uint64_t deadline, char *error)

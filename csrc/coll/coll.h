@@ -118,8 +118,8 @@ void coll_set_oldest(coll *group, uint64_t number);
  * receive and send them, too.
  *
  *   ABORT     the sender does nothing more in this group, from the collective `number` on       struct coll_word
- *   GIVE_UP   the sender gave up the collective `number`, by whatever means it ran; the low     struct coll_word
- *             bits of the number are in the tag, so that a rank finds those of its collective
+ *   GIVE_UP   the sender gave up the collective `number`, by whatever means it ran. The low     struct coll_word
+ *             bits of the number are in the tag, so that a rank finds those of its collective.
  *   NOTE      the sender waits, in this collective                                              struct coll_note
  *
  * Tags of barriers and data contain the low 4 bits of the collective's number, so that messages of different

@@ -13,8 +13,8 @@
  *    Bruck          log n               (n - 1) len (allgather), log n * n/2 len (alltoall)
  *    pairwise       n - 1               (n - 1) len
  *
- * A tree for 8 members, and the parts that a rank sends round a ring of 4 in the rounds k = 0, 1, 2 (a part has the
- * number of the member that it began with):
+ * A tree for 8 members, and the parts that a rank sends round a ring of 4 in the rounds k = 0, 1, 2. A part has the
+ * number of the member that it began with:
  *
  *    0 -> 4 -> 6 -> 7          member 0:  part 0, 3, 2        each forwards to the right the part that came from the
  *    |    '--> 5               member 1:  part 1, 0, 3        left in the previous round; after n - 1 rounds all
@@ -28,8 +28,8 @@
  * each part has another order, but the same one in each run.
  *
  * Members of a ring are numbered as in struct coll_ring. Each function returns a msg_error; after an error the group is
- * broken and the contents of the buffers are undefined. The buffers of a plan do not exist: data is touched by exchange,
- * combine and copy only.
+ * broken and the contents of the buffers are undefined. The buffers of a plan do not exist: data is touched by
+ * exchange, combine and copy only.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -2,9 +2,9 @@
  * offer.h - the memory that the ranks of a node share: a sealed memfd of the master, which the others open by /proc.
  *
  * Process id and descriptor of the master come in a message, which may have been altered on its way. So the file behind
- * them is opened only if its name is that of such a memfd, and it is mapped only if it is a regular file of this user,
- * without a name in a file system, at least `len` bytes long, and sealed so that it cannot shrink. An access to the
- * mapping therefore never raises SIGBUS.
+ * them is opened only if its name is that of such a memfd. It is mapped only if it is a regular file of this user,
+ * without a name in a file system. It must be at least `len` bytes long, and sealed so that it cannot shrink. An access
+ * to the mapping therefore never raises SIGBUS.
  *
  * Any thread. Nothing here blocks.
  */

@@ -10,14 +10,15 @@
  *     messages   A rank that gives up notifies all others (ABORT). A rank that has waited for COLL_NOTE_MS sends the
  *                awaited rank a description of its collective (NOTE), and again after twice the time. Waiting ranks
  *                compare notes. If a note has the number of their own collective and differs otherwise, both would
- *                wait for ever. In every circle of ranks that wait for each other in different collectives, one rank
- *                waits for a rank in another collective, so at least one of them detects the mismatch.
+ *                wait for ever. Ranks in different collectives may wait for each other in a circle. One of them then
+ *                waits for a rank in another collective, so at least one rank detects the mismatch.
  *
  * Invariant: c->error is set once, by fail_at, and never cleared. From then on every call of the group returns it. The
  * rank that sets it notifies all others, so no rank waits for one that has given up.
  *
  * Control messages are sent from memory of the group that stays until they have left. No rank waits for them. Those of
- * a freed group may still be queued when another group gets its context, so each message carries its group's incarnation.
+ * a freed group may still be queued when another group gets its context. So each message carries its group's
+ * incarnation.
  */
 #include <limits.h>
 #include <linux/futex.h>

@@ -139,7 +139,7 @@ double kernels_water_intra(const double *sites, size_t n, double *forces, double
             continue;
         }
         /* A bond that is too long pulls its hydrogen along it, towards the oxygen. An angle that is too wide pulls it
-         * across, by d theta / d x = (u2 - u1 cos) / (r1 sin), where u1 and u2 are the directions of the bonds. */
+         * across, by d theta / d x = (u2 - u1 cos) / (r1 sin). Here u1 and u2 are the directions of the bonds. */
         double across = bend(d1 + d2, d1 * d2, d1 * d1 + d2 * d2, d1 * d1 * d1 + d2 * d2 * d2, t) * R_OH /
                         sqrt(1.0 - cosine * cosine);
         double along1 = stretch(d1, d2, t), along2 = stretch(d2, d1, t);

@@ -244,8 +244,8 @@ struct link_services {
      * sets up the route to itself only on demand. A client's request carries the port if no other NIC accepts it. */
     int (*matches_own_request)(struct link_client *client, const struct link_frame *frame);
 
-    /* Reports that address space (ulimit -v) did not suffice, here or in the other process, for the memory that the NIC
-     * of that port and this one must map of each other. That NIC counts as unreachable for half a second, so that
+    /* Reports that address space (ulimit -v) did not suffice, here or in the other process. The NIC of that port and
+     * this one must map memory of each other. That NIC counts as unreachable for half a second, so that
      * requests to it fail at once. lacks_address_space returns whether that is the case; port 0 means any port. */
     void (*report_no_address_space)(struct link_client *client, uint16_t port);
     int (*lacks_address_space)(struct link_client *client, uint16_t port);

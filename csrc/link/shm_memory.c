@@ -3,8 +3,8 @@
  * the direct copies between the memory of two processes. shm.h has the layout, shm_control.c passes the descriptors.
  * The NIC's owner calls all functions of this file.
  *
- * Everything that came from a peer is checked before it is used: that a file is sealed and of the right size, that an
- * arena lies within its segment, that an address lies within the arena or that the peer's table grants it.
+ * Everything that came from a peer is checked before it is used. A file is sealed and of the right size. An arena lies
+ * within its segment. An address lies within the arena, or the peer's table grants it.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -1,9 +1,10 @@
 /*
  * engine.h - what the files of the message engine share.
  *
- * Reading order: msg.h (contract), this file, match.c (matching), protocol.c (packets), rendezvous.c (the threshold,
- * and long messages), peer_failure.c (ranks that leave or fail), send.c and recv.c (operations begin), onesided.c
- * (RDMA), active.c (active messages), wait.c (operations end), channel.h (carriers of packets), via.c, tcp.c.
+ * Reading order: msg.h (contract), this file, match.c (matching), protocol.c (packets). Then rendezvous.c (the
+ * threshold, and long messages) and peer_failure.c (ranks that leave or fail). Operations begin in send.c, recv.c,
+ * onesided.c (RDMA) and active.c (active messages), and end in wait.c. channel.h has the interface of the carriers of
+ * packets: via.c, bip.c and tcp.c.
  *
  *   eager                     rendezvous, RPUT              RGET                          R3
  *   EAGER+data ------->       RTS -------------->           RTS+address -------->         RTS -------------->
@@ -474,8 +475,8 @@ struct msg_active {
 };
 /* Sets the handler, which must stay valid until it is removed with NULL. Lock held. */
 void msg_set_active(msg_world *w, const struct msg_active *active);
-/* Sends an active message of at most msg_active_room bytes of data, which is copied if it must wait. The caller fills in
- * head.context, head.tag and `rest`. Lock held. Returns MSG_SUCCESS, or the reason why the rank cannot be reached. */
+/* Sends an active message of at most msg_active_room bytes of data, which is copied if it must wait. The caller fills
+ * in head.context, head.tag and `rest`. Lock held. Returns MSG_SUCCESS, or the reason why the rank cannot be reached. */
 int msg_active_send(struct msg_peer *peer, struct msg_packet *packet, const void *data, size_t len);
 size_t msg_active_room(const struct msg_peer *peer);
 /* Wakes waits that depend on what a handler has changed. */
@@ -483,8 +484,8 @@ void msg_changed(msg_world *w);
 
 /* ---------------------------------------------------------------- onesided.c, for rooms above
  *
- * msg_get reads len bytes at `offset` of a range that the target has exposed. It completes when the data is in buf. Lock
- * held, unlike msg_put. MSG_ERR_NOT_SUPPORTED: the channel or its link has no RDMA read. */
+ * msg_get reads len bytes at `offset` of a range that the target has exposed. It completes when the data is in buf.
+ * Lock held, unlike msg_put. MSG_ERR_NOT_SUPPORTED: the channel or its link has no RDMA read. */
 int msg_get(msg_world *w, void *buf, size_t len, int target, const msg_exposed *exposed, uint64_t offset,
             msg_request **request);
 int msg_can_get(const msg_world *w, int target);

@@ -14,9 +14,9 @@
  * Upper bounds on the memory of a rank, for n ranks:
  *     pools      (n - 1) * (credits + 4) * (eager limit + 64). Credits are reduced to keep this within pool_bytes,
  *                but not below 8 per rank (channel via). Channel tcp has only socket buffers.
- *     unexpected unexpected_bytes + the data in flight when the senders received XOFF (credits * eager limit per
- *                sender; on tcp its socket buffers and 64 KiB), plus an envelope of 256 bytes per message. Beyond it,
- *                senders keep their data and only announce it.
+ *     unexpected unexpected_bytes, the data in flight when the senders received XOFF, and an envelope of 256 bytes per
+ *                message. In flight are at most credits * eager limit per sender; on tcp its socket buffers and 64 KiB.
+ *                Beyond it, senders keep their data and only announce it.
  *     requests   320 bytes for each that exists at a time, in blocks of 64 KiB that are kept
  *     cache      cache_bytes of registered memory (the user's own, not a copy)
  */

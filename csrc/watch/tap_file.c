@@ -49,7 +49,7 @@
 struct tap_file {
     struct tap_file *next;
     char name[PATH_BYTES]; /* the name as given ... */
-    char path[PATH_BYTES]; /* ... and of the file; "" if there is none */
+    char path[PATH_BYTES]; /* ... and of the file; "" if the tap has no file */
     int fd;                /* -1: read by viakit_tap_read, or the write failed */
     int error;             /* of the first write that failed: -errno */
     struct via_tap *taps;

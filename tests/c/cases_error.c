@@ -2,9 +2,10 @@
  * cases_error.c - what must fail, and how far the failure reaches.
  *
  * Three kinds, never mixed: a call that is refused (nothing was posted), a descriptor that completes with an error, and
- * a connection that is broken (VI in ERROR, the rest flushed, CONN_LOST at the peer). At the unreliable level a local
- * error stays with its descriptor; at the reliable levels it breaks the connection. docs/errors.md has the whole table,
- * and test_errors.c compares it on loop; here the same holds on every link, with frames on their way.
+ * a broken connection. A broken connection has its VI in ERROR, the rest flushed, and CONN_LOST at the peer. At the
+ * unreliable level a local error stays with its descriptor; at the reliable levels it breaks the connection.
+ * docs/errors.md has the whole table, and test_errors.c compares it on loop. Here the same holds on every link, with
+ * frames on their way.
  */
 #include <signal.h>
 

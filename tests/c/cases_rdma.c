@@ -147,10 +147,10 @@ void rdma_immediate_b(side *s)
 
 /* ---- rdma_bounds, rdma_denied: memory that is not granted
  *
- * Every row is one write on a fresh connection. The expected result depends on the level: unreliable
- * dropped, RDMAW_PROT at B, the connection stays
+ * Every row is one write on a fresh connection. The expected result depends on the level:
+ *   unreliable            dropped, RDMAW_PROT at B, the connection stays
  *   reliable delivery     RDMAW_PROT at B, the connection is broken on both sides
- *   reliable reception    so too, and A's descriptor says RDMA_PROT_ERROR
+ *   reliable reception    the same, and A's descriptor has RDMA_PROT_ERROR
  * With immediate data B gets the error in the receive that the write consumed instead of in its handler. */
 
 typedef struct {

@@ -1,7 +1,7 @@
 /*
  * cases_wait.c - waiting instead of polling, and completion queues.
  *
- * A wait that finds nothing sleeps in the kernel, on the link's own files where the link has some; an arrival must wake
+ * A wait that finds nothing sleeps in the kernel, on the link's own files where the link has some. An arrival must wake
  * the thread that waits for it, and only that. Waits end no earlier than their time-out. No test checks that they end
  * soon, because a loaded machine is late.
  */

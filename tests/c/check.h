@@ -1,9 +1,9 @@
 /*
- * check.h - the tests' assertions: a failed one says where, what was expected and what was found, and ends the
- * process at once with status 1 (so a test of two processes never waits for a partner that has given up).
+ * check.h - the tests' assertions. A failed one prints its place, the expected value and the found one, and ends the
+ * process at once with status 1. So a test of two processes never waits for a partner that has given up.
  *
- * Rules: no test sleeps; it waits for a condition with WAIT_UNTIL, which has a deadline, and the whole program has
- * one too (check_deadline). Exit status: 0 passed, 1 failed, 77 skipped with the reason on standard output.
+ * Rules: no test sleeps. It waits for a condition with WAIT_UNTIL, which has a deadline. The whole program has one too
+ * (check_deadline). Exit status: 0 passed, 1 failed, 77 skipped with the reason on standard output.
  */
 #ifndef CHECK_H
 #define CHECK_H

@@ -181,8 +181,8 @@ void endpoint_connect(endpoint *e, const char *discriminator)
 
 void endpoint_disconnect(endpoint *e)
 {
-    /* Tags that no case uses. Without the first sync one side's Disconnect would break what the other is still doing;
-     * without the second a side could connect again to a partner that is not IDLE yet. */
+    /* Tags that no case uses. Without the first sync one side's Disconnect would break what the other is still doing.
+     * Without the second a side could connect again to a partner that is not IDLE yet. */
     SIDE_SYNC(e->s, 9001);
     CHECK_OK(VipDisconnect(e->vi));
     CHECK_EQ(vi_state(e->vi), VIP_STATE_IDLE);

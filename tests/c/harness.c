@@ -5,8 +5,8 @@
  * case. The first failing side is reported, and the parent then ends the other. The tools of the sides (control
  * channel, endpoints, patterns) are in endpoint.c.
  *
- * Beside its own checks every case proves three things by ending well: both sides came to the same last sync, no object
- * of the library is alive, and the process has as many open files and shared mappings as before it opened its NIC.
+ * Beside its own checks every case proves three things by ending well. Both sides came to the same last sync. No object
+ * of the library is alive. The process has as many open files and shared mappings as before it opened its NIC.
  */
 #define _GNU_SOURCE
 #include "harness.h"

@@ -2,14 +2,14 @@
  * harness.h - a pair of endpoints on any link, for tests that do not care which.
  *
  * A test program is a table of cases. A case has an A side (the client) and a B side (the server); each side opens a
- * NIC of its own. On `loop` the sides are two threads of one process, on `shm` and `udp...-lo` two processes, on `eth`
- * and `udp` two processes in two network namespaces joined by a veth pair. The sides share nothing but the link and a
+ * NIC of its own. On `loop` the sides are two threads of one process, on `shm` and `udp...-lo` two processes. On `eth`
+ * and `udp` they are two processes in two network namespaces joined by a veth pair. The sides share nothing but the link and a
  * control channel (a socket pair), by which they agree when to go on.
  *
  * Link names on the command line: that of any link, or a variant of one: shm-mapped | shm-ring | eth-auto | eth-plain |
- * eth-udp | udp6 | udp-lo | udp6-lo, where "shm-mapped" takes test memory from viakit_alloc and "shm-ring" forbids
- * every direct copy; then optionally "-9000" (eth, udp: the MTU, otherwise 1500), then optionally "+fault": both sides
- * lose, double, reorder (5 % of frames each) and corrupt (1 %). The seed of the faults is printed, and taken from
+ * eth-udp | udp6 | udp-lo | udp6-lo. "shm-mapped" takes test memory from viakit_alloc, and "shm-ring" forbids every
+ * direct copy. "-9000" may follow (eth, udp: the MTU, otherwise 1500), and then "+fault". With faults both sides lose,
+ * double and reorder 5 % of their frames each, and corrupt 1 %. The seed of the faults is printed, and taken from
  * VIAKIT_TEST_SEED if that is set.
  */
 #ifndef HARNESS_H

@@ -1,7 +1,7 @@
 /*
  * msg_job.c - a job: n ranks that open a world together, run a case, and close it.
  *
- * Ranks are forked processes that inherit one end of a socket pair each; the process that forked them has the other
+ * Ranks are forked processes that inherit one end of a socket pair each. The process that forked them has the other
  * ends and only runs the exchange (serve), as a launcher does. Deaths need processes, because the kernel closes the
  * sockets of dead ones. On loop, which does not leave its process, ranks are threads, and none may die. A case that is
  * stuck is ended by check_deadline, with its name.

@@ -1,10 +1,10 @@
 /*
  * netns.c - network namespaces for tests.
  *
- * Entering a user namespace is refused to a process with several threads, and a sanitizer's run time may have
- * started one. So the program is cloned straight into new namespaces (the clone has one thread, whatever the parent
- * had) and executes itself anew there; the first process only waits and passes the exit status on. Everything
- * disappears with the last process inside: there is nothing to clean up.
+ * Entering a user namespace is refused to a process with several threads, and a sanitizer's run time may have started
+ * one. So the program is cloned straight into new namespaces, and executes itself anew there. The clone has one thread,
+ * whatever the parent had. The first process only waits and passes the exit status on. All of it disappears with the
+ * last process inside, so nothing remains to clean up.
  *
  * Links are made by rtnetlink, not by ip(8), so that the test needs no package.
  */

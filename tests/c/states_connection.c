@@ -2,8 +2,8 @@
  * states_connection.c - a connection in the making, as its server sees it: brings it into each state of docs/states.md
  * and makes each event happen there.
  *
- * Host a is the client, host b the server; the discriminator is "door". Only one of the states shows in a VI; the
- * others show in what the connection handle answers, so looking at the state is the last thing that a scene does.
+ * Host a is the client, host b the server; the discriminator is "door". Only one of the states shows in a VI. The
+ * others show in what the connection handle returns, so reading the state is the last thing that a scene does.
  */
 #include "states.h"
 
@@ -53,8 +53,8 @@ static VIP_RETURN request_from_client(door *d, const char *discriminator)
     return VipConnectRequest(d->second, &local.net, &remote.net, 1000 * CHECK_WAIT_S, &attr);
 }
 
-/* A waiting thread that certainly waits: a request for another discriminator has no effect on it, and one for this one
- * would be taken; so the only ways to find out are to send the request in question, or to look at the thread. */
+/* A waiting thread that certainly waits. A request for another discriminator has no effect on it, and one for this one
+ * would be taken. So only the request in question, or the state of the thread, can show that it waits. */
 static void start_waiter(door *d, VIP_ULONG wait_ms)
 {
     d->wait_ms = wait_ms;

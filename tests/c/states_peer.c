@@ -151,8 +151,8 @@ static void *wait_for_peer(void *p)
     return (void *)(uintptr_t)VipConnectPeerWait(((scene *)p)->vi, NULL);
 }
 
-/* Whether the thread waits already or comes to it afterwards makes no difference that a program could rely on; here
- * it does, for a request is withdrawn again and again until the thread has seen it. */
+/* To a program it makes no difference whether the thread waits already or comes to it afterwards. Here it does: a
+ * request is withdrawn again and again until the thread has seen it. */
 static const char *disconnect_waited_for(scene *s, int column)
 {
     pthread_t thread;

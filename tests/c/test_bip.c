@@ -71,8 +71,8 @@ void meet(int rank, int n)
 
 /* ---------------------------------------------------------------- the cases
  *
- * Their options: end-to-end checksums, packets of one page with nearly no short messages, so few places that they run
- * out, receives that must come first, and so many places that buffers run out before credits do. */
+ * Their options: end-to-end checksums, and packets of one page with nearly no short messages. Then so few places that
+ * they run out, receives that must come first, and so many places that buffers run out before credits do. */
 
 static void checksums(bip_options *o)
 {

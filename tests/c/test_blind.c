@@ -2,10 +2,10 @@
  * test_blind.c - links that fill because the other side does not look: test_blind LINK [CASE...], see harness.h for
  * LINK.
  *
- * Sends wait for room, and meanwhile their memory goes away, their turn to be repeated comes, or what was posted behind
- * them could overtake them. The NICs have no thread, so a side that makes no call of VIPL does not look at its link;
- * exchange_blind() lets the two talk over the control channel without being driven. No faults: what they change is what
- * is looked at here.
+ * Sends wait for room. Meanwhile their memory goes away, the time to retransmit them comes, or what was posted behind
+ * them could overtake them. The NICs have no thread, so a side that makes no call of VIPL does not poll its link. By
+ * exchange_blind() the two sides use the control channel without polling. These cases run without faults, because
+ * faults would change the results that are checked here.
  */
 #include <sys/mman.h>
 
@@ -152,9 +152,9 @@ static void taken_away_both(side *s)
         }
 }
 
-/* ---- broken_by_ack: a send whose memory is gone waits behind a good one; the frame that acknowledges the good one
- * breaks the connection, and what else that frame brings is not taken any more: no receive is missed that was
- * flushed a moment before */
+/* ---- broken_by_ack: a send whose memory is gone waits behind a good one. The frame that acknowledges the good one
+ * breaks the connection. The rest of that frame is not taken any more, so no receive is missed that was flushed a
+ * moment before. */
 
 static void broken_by_ack_a(side *s)
 {

@@ -2,8 +2,8 @@
  * test_calls.c - the calls that need no partner: attributes of a VI, the size of a completion queue, the program's
  * pointer, names of devices and hosts, discovery. On loop.
  *
- * Names are the larger part: programs of 2001 have device names built in and expect hosts to have names, so both are
- * mapped (docs/devices.md), by lists in the environment, by files, and by rules of the provider's own. Files of the
+ * Names are the larger part. Programs of 2001 have device names built in and expect hosts to have names, so both are
+ * mapped (docs/devices.md). The maps are lists in the environment, files, and rules of the provider's own. Files of the
  * tester's must not be seen here: main() turns the search for them into an empty folder.
  */
 #include <stddef.h>

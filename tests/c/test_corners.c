@@ -1,9 +1,9 @@
 /*
  * test_corners.c - what goes wrong late, or from outside: test_corners LINK [CASE...], see harness.h for LINK.
  *
- * The conformance suite posts bad descriptors and looks at once. Here the bad one lies behind a good one, the peer says
- * nothing for long, the program looks seldom, the frame is one of an unknown peer, or there is no room for the peer's
- * memory. Links that are full are test_blind.c's.
+ * The conformance suite posts bad descriptors and polls at once. Here the bad one lies behind a good one, the peer is
+ * silent for long, or the program polls seldom. Or the frame is one of an unknown peer, or there is no room for the
+ * peer's memory. test_blind.c has the links that are full.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>

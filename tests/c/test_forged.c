@@ -1,9 +1,9 @@
 /*
  * test_forged.c - forged frames: test_forged LINK [CASE...], on eth links that take plain frames.
  *
- * B listens to the wire with a socket of its own, so it learns A's key from A's connection request, as any station on
- * the wire could, and sends A frames that no NIC would send. A drops and counts them, and goes on. A forged frame is
- * valid in all but one point, also in its checksum: a frame that is dropped for another reason would prove nothing.
+ * B listens to the wire with a socket of its own, as any station on the wire could. It learns A's key from A's
+ * connection request, and sends A frames that no NIC would send. A drops and counts them, and goes on. A forged frame
+ * is valid in all but one point, also in its checksum: a frame that is dropped for another reason would prove nothing.
  *
  * B's NIC has no thread. A case that must not wake it syncs by side_sync_blind(), or the NIC would reply instead of the
  * forger.

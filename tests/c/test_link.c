@@ -1,8 +1,8 @@
 /*
  * test_link.c - links by themselves: this program contains no provider. It opens two NICs' links of each kind that
- * needs no privilege, with a client of its own that records what arrives, and sends frames of all lengths from one to
- * the other: first a connection request by request_all(), by which the two stations learn of each other, then data by
- * send().
+ * needs no privilege, with a client of its own that records what arrives. It sends frames of all lengths from one to
+ * the other. The first is a connection request by request_all(), by which the two stations learn of each other. Then
+ * comes data by send().
  *
  * A link guarantees little (link/link.h). These links lose no frame while there is room: each frame arrives whole and
  * in order, is counted once on each side, and can be replied to.

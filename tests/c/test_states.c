@@ -2,10 +2,10 @@
  * test_states.c - docs/states.md is the expectation: every cell of its tables is driven, and the observed result is
  * compared with the cell. test_states [STATES.MD [ROW]]
  *
- * Each cell runs in a process of its own, so that one that hangs or fails leaves the others to be looked at. The
- * drivers are in states_vi.c (VI and descriptor), states_connection.c and states_peer.c; each brings its object into
- * the state of a column, makes the event of a row happen, and writes the result in the words of the page. The drivers
- * also list all rows, so the page may not omit one.
+ * Each cell runs in a process of its own, so that one that hangs or fails leaves the others. The drivers are in
+ * states_vi.c (VI and descriptor), states_connection.c and states_peer.c. Each brings its object into the state of a
+ * column, makes the event of a row happen, and writes the result in the words of the page. The drivers also list all
+ * rows, so the page may not omit one.
  */
 #define _DEFAULT_SOURCE
 #include <sys/prctl.h>

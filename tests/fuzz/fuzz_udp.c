@@ -1,7 +1,7 @@
 /*
- * The link udp with arbitrary datagrams from the kernel: single ones, batches, super-frames that are received in place,
- * over the common socket or over a lane, from the peer or from an unknown peer; and the station with arbitrary
- * requests. The frames are those of machine.h. The first bytes of the input choose the path of each:
+ * The link udp with arbitrary datagrams from the kernel: single ones, batches, and super-frames that are received in
+ * place. They come over the common socket or over a lane, from the peer or from an unknown peer. The station gets
+ * arbitrary requests. The frames are those of machine.h. The first bytes of the input choose the path of each:
  *
  *   how: | four ways, taken in turn, of four bytes each | then the input of the machine |
  *   way: | form, and what is wrong | copies, each with the next psn | result of the call | how much is missing |

@@ -1,10 +1,11 @@
 /*
  * blast.c - a program as it was written for Giganet cLAN in about 2001: streams messages to a server, with credits.
  *
- * Nothing in it knows viakit. It does what programs did and a provider has to bear: either naming of the descriptor
- * (-DVIPL095 or not), hard-coded address lengths, uninitialised buffers of the name service, descriptors and
- * their data carved out of one block that is registered once, both queues of a VI on one completion queue, a
- * discriminator at an odd place, messages without data, and the order disconnect, drain, destroy, deregister.
+ * Nothing in it knows viakit. It does what programs did and a provider has to bear. It uses either naming of the
+ * descriptor (-DVIPL095 or not), hard-coded address lengths and uninitialised buffers of the name service. Descriptors
+ * and their data are carved out of one block that is registered once, and both queues of a VI are on one completion
+ * queue. A discriminator has an odd address, and messages have no data. Its order is disconnect, drain, destroy,
+ * deregister.
  *
  *     blast                      serves one client
  *     blast -h HOST [-n COUNT]   sends COUNT messages

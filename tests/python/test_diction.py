@@ -96,6 +96,13 @@ def test_long_sentence_is_a_warning():
     assert findings == [(1, "39 words -> sentences of at most 25", False)]
 
 
+@pytest.mark.parametrize(
+    "source", ["int x; /* one of 12 */\n" * 30, "/* x\n" + " *   name    what it is\n" * 30 + " */"]
+)
+def test_items_of_a_list_are_no_sentence(source):
+    assert not list(diction.check("a.c", source))
+
+
 def test_the_checkout_is_clean():
     def run(*words):
         return subprocess.run([sys.executable, TOOL, *words], capture_output=True, text=True, timeout=60)

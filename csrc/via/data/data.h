@@ -1,7 +1,7 @@
 /*
- * data.h - the path of a message's frames: tx.c cuts messages, control.c hands frames to the link, rx.c checks them,
- * reliable.c acknowledges and retransmits, reorder.c and retransmit.c are the two sides of selective repeat, rtt.c
- * measures, read.c and read_target.c are the two sides of RDMA reads.
+ * data.h - the path of a message's frames: tx.c cuts messages, control.c hands frames to the link, rx.c checks them.
+ * reliable.c acknowledges and retransmits. reorder.c and retransmit.c are the two sides of selective repeat, and rtt.c
+ * measures. read.c and read_target.c are the two sides of RDMA reads.
  *
  * Only the NIC's owner (own.h) calls these functions, unless a contract states otherwise.
  */
