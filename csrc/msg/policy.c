@@ -61,14 +61,20 @@ static const msg_policy table[] = {
                "1.1.2: socket buffers of 4096 bytes.)"},
     {TCP, .name = "mpich-p4-tuned", .eager_limit = 128000, .copy_recv = 1, .socket_buffer = KIB(256),
      .source = "Turner and Chen, 4.1: P4_SOCKBUFSIZE raised from 32 to 256 kB, from 75 to 400 Mbit/s"},
-    {TCP, .name = "lam-c2c", .eager_limit = KIB(64), .socket_buffer = KIB(64) + 24,
+    {TCP, .name = "mpich-1.1.2", .eager_limit = 128000, .copy_recv = 1, .socket_buffer = 4096,
+     .source = "Ong and Farrell, 4.2: MPICH 1.1.2 on p4 with its default settings, socket buffers of 4096 bytes, "
+               "long messages from 128000 bytes on"},
+    {TCP, .name = "lam-c2c", .eager_limit = KIB(64), .socket_buffer = MSG_BUFFERS_FOLLOW,
      .source =
          "Ong and Farrell, 4.2: LAM client to client, short messages below 64 kB, socket buffers of that length and an "
          "envelope, the rest of "
          "a long message after an acknowledgement; Turner and Chen, 3.2: with -O, no conversion of data"},
-    {TCP, .name = "lam-c2c-convert", .eager_limit = KIB(64), .socket_buffer = KIB(64) + 24, .convert = 1,
+    {TCP, .name = "lam-c2c-convert", .eager_limit = KIB(64), .socket_buffer = MSG_BUFFERS_FOLLOW, .convert = 1,
      .source = "Turner and Chen, 4.2: LAM without -O on a homogeneous cluster, 350 instead of nearly 550 Mbit/s"},
-    {TCP, .name = "lam-lamd", .eager_limit = KIB(64), .socket_buffer = KIB(64) + 24, .route = MSG_ROUTE_DAEMON,
+    {TCP, .name = "lam-6.3", .eager_limit = KIB(128) - 1, .socket_buffer = MSG_BUFFERS_FOLLOW, .convert = 1,
+     .source = "Ong and Farrell, 4.2: LAM 6.3 as they measured it: C2C, messages of 128 kB and more are long, and the "
+               "socket buffers follow this limit; without -O, which the paper does not mention"},
+    {TCP, .name = "lam-lamd", .eager_limit = KIB(64), .socket_buffer = MSG_BUFFERS_FOLLOW, .route = MSG_ROUTE_DAEMON,
      .source =
          "Turner and Chen, 3.2 and 4.2: mpirun -lamd, all messages through the daemons: 260 Mbit/s, twice the latency"},
     {TCP, .name = "mpi-pro", .eager_limit = KIB(32), .progress = MSG_PROGRESS_THREAD,
@@ -93,18 +99,43 @@ static const msg_policy table[] = {
                "SR_SOCK_BUF_SIZE 32 kB"},
     {TCP, .name = "tcgmsg-tuned", .eager_limit = NO_RENDEZVOUS, .synchronous = 1, .socket_buffer = KIB(256),
      .source = "Turner and Chen, 7: SR_SOCK_BUF_SIZE raised from 32 to 256 kB, up to raw TCP"},
+    {TCP, .name = "tcgmsg-mpich", .eager_limit = 128000, .copy_recv = 1, .synchronous = 1, .socket_buffer = KIB(256),
+     .source = "Turner and Chen, 4.6: TCGMSG on MPICH loses nothing beside MPICH alone, but SND still blocks until the "
+               "matching RCV is complete"},
+    {TCP, .name = "ip-gm", .eager_limit = NO_RENDEZVOUS,
+     .source =
+         "Turner and Chen, 5: NetPIPE's TCP module over IP on GM, 48 us: TCP alone, with one copy in each kernel"},
     {DEFAULTS.name = "mvich-rput", .channel = "via", .eager_limit = KIB(16), .eager_limit_local = -1,
      .source = "Turner and Chen, 6.1 and 6.2: MVICH 1.0 with VIADEV_RPUT_SUPPORT, vital for performance; the RDMA "
                "threshold shows "
                "at 16 kB"},
     {DEFAULTS.name = "mvich-rput-tuned", .channel = "via", .eager_limit = KIB(64), .eager_limit_local = -1,
-     .source = "Turner and Chen, 6.1: via_long (3.3 introduces it as MPI/Pro's) raised to 64 kB removes the dip"},
+     .source = "Turner and Chen, 6.1: via_long raised to 64 kB removes the dip, more froze the system; section 3.3 "
+               "names a parameter of MPI/Pro's alike"},
+    {DEFAULTS.name = "mvich-rput-spin", .channel = "via", .eager_limit = KIB(128), .eager_limit_local = -1,
+     .spin_us = 10000,
+     .source = "Turner and Chen, 6.1: VIADEV_SPIN_COUNT raised to 1000 and the rendezvous threshold to 128 kB help in "
+               "the intermediate range; a longer spin_us stands for the count"},
+    {DEFAULTS.name = "mpi-pro-via", .channel = "via", .eager_limit = KIB(32), .eager_limit_local = -1,
+     .progress = MSG_PROGRESS_THREAD,
+     .source = "Turner and Chen, 3.3 and 6.2: MPI/Pro on VIA, whose thread manages progress: 42 us where MVICH has 10; "
+               "via_long has the default of tcp_long here, because the paper gives none"},
     {DEFAULTS.name = "mvich-rget", .channel = "via", .eager_limit = KIB(16), .eager_limit_local = -1,
      .rendezvous = MSG_RGET,
      .source = "MVICH with RDMA reads; Ong and Farrell, 4.2 describes such a get protocol for MPICH, not for MVICH"},
     {DEFAULTS.name = "mvich-r3", .channel = "via", .eager_limit = KIB(16), .eager_limit_local = -1,
      .rendezvous = MSG_R3,
      .source = "Turner and Chen, 6.1: MVICH without VIADEV_RPUT_SUPPORT: a handshake, then copied segments"},
+    {DEFAULTS.name = "mpich-gm", .channel = "via", .eager_limit = KIB(16), .eager_limit_local = -1,
+     .source = "Turner and Chen, 5: MPICH-GM on Myrinet, polling, eager up to 16 kB, which is optimal; here on VIA"},
+    {DEFAULTS.name = "mpich-gm-blocking", .channel = "via", .eager_limit = KIB(16), .eager_limit_local = -1,
+     .spin_us = -1, .source = "Turner and Chen, 5: --gm-recv blocking, 36 us instead of 16"},
+    {DEFAULTS.name = "mpich-gm-hybrid", .channel = "via", .eager_limit = KIB(16), .eager_limit_local = -1,
+     .spin_us = 50,
+     .source = "Turner and Chen, 5: --gm-recv hybrid, the times of polling without its burden on the CPU"},
+    {DEFAULTS.name = "mpi-pro-gm", .channel = "via", .eager_limit = KIB(16), .eager_limit_local = -1,
+     .progress = MSG_PROGRESS_THREAD,
+     .source = "Turner and Chen, 3.3 and 5: MPI/Pro on GM, nearly identical to MPICH-GM, with its progress thread"},
     {DEFAULTS.name = "mp_lite-via", .channel = "via", .eager_limit = KIB(16), .eager_limit_local = -1,
      .source = "Turner and Chen, 6.1 and 6.2: MP_Lite 2.3's VIA module, RDMA from 16 kB on"},
 };
@@ -154,6 +185,7 @@ static const struct {
     {"route", "daemon", MSG_ROUTE_DAEMON},
     {"eager_limit", "unlimited", NO_RENDEZVOUS},
     {"socket_buffer", "max", -1},
+    {"socket_buffer", "follow", MSG_BUFFERS_FOLLOW},
     {"eager_limit", "calibrated", MSG_CALIBRATED},
     {"eager_limit_local", "calibrated", MSG_CALIBRATED},
     {"rendezvous", "calibrated", MSG_CALIBRATED},

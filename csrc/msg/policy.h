@@ -68,7 +68,7 @@ typedef enum {
     X(convert, 0, "1: messages are in network byte order: each end passes over the data")                              \
     X(progress, MSG_PROGRESS_CALLER, "who moves messages: 0 calls of the program, 1 a thread, 2 signals")              \
     X(route, MSG_ROUTE_DIRECT, "0 from rank to rank, 1 through daemons (tcp)")                                         \
-    X(socket_buffer, 0, "SO_SNDBUF and SO_RCVBUF (tcp); 0: the kernel's own tuning; -1: as much as it grants")         \
+    X(socket_buffer, 0, "SO_SNDBUF and SO_RCVBUF (tcp); 0: the kernel's; -1: its most; -3: the eager limit and 24")    \
     X(nodelay, 1, "TCP_NODELAY (tcp)")                                                                                 \
     X(spin_us, 2000, "how long a wait polls before it sleeps in the kernel; -1: sleeps at once")                       \
     X(yield_us, 30, "how long a wait polls before it gives the core away between looks; 0 at once; -1 never")          \
@@ -77,6 +77,7 @@ typedef enum {
     X(reliability, 2, "reliability level of the VIs: 2 reliable delivery, 4 reliable reception (via)")
 
 #define MSG_CALIBRATED (-2)
+#define MSG_BUFFERS_FOLLOW (-3) /* socket buffers as long as the longest eager message and LAM's envelope of 24 bytes */
 
 #define MSG_POLICY_NAME_LEN 32
 #define MSG_POLICY_SOURCE_LEN 400

@@ -105,8 +105,10 @@ static void describe(struct tc_rank *rank, const union tc_address *a)
  * turn off. */
 void tc_set_buffers(const msg_world *w, int fd)
 {
-    int len =
-        w->policy.socket_buffer < 0 ? 1 << 30 : (int)w->policy.socket_buffer; /* the kernel limits it to its maximum */
+    int64_t wanted = w->policy.socket_buffer;
+    if (wanted == MSG_BUFFERS_FOLLOW)
+        wanted = w->policy.eager_limit + 24;
+    int len = wanted < 0 || wanted > 1 << 30 ? 1 << 30 : (int)wanted; /* the kernel limits it to its maximum */
     if (len) {
         setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &len, sizeof len);
         setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &len, sizeof len);

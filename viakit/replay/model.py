@@ -165,7 +165,9 @@ def library(policy: str, **changes: Any) -> Library:
         rendezvous="r3" if fields["rendezvous"] == 2 else "rput",
         copies=float(fields["copy_send"] + fields["copy_recv"] + 2 * fields["convert"]),
         eager_copies=2.0 if fields["channel"] == "via" else 0.0,
-        sockbuf={0: None, -1: float(1 << 30)}.get(fields["socket_buffer"], float(fields["socket_buffer"])),
+        sockbuf={0: None, -1: float(1 << 30), -3: limit + 24.0}.get(
+            fields["socket_buffer"], float(fields["socket_buffer"])
+        ),
         overhead_us=None if fields["channel"] != "tcp" else 0.0,
         daemon=fields["route"] == 1,
     )
