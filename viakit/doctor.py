@@ -515,6 +515,20 @@ def _mpi() -> list[Finding]:
     return findings
 
 
+def _programs() -> Finding:
+    """Check the programs of others that can be measured or compared, by Debian's packages."""
+    packages = {"NPtcp": "netpipe-tcp", "iperf3": "iperf3", "lamboot": "lam-runtime", "pvm": "pvm"}
+    there = [name for name in packages if shutil.which(name)]
+    missing = [package for name, package in packages.items() if name not in there]
+    return Finding(
+        "others' programs",
+        True if "NPtcp" in there else None,
+        ", ".join(there) or "none",
+        "NPtcp is the protocol netpipe:tcp; `viakit import` reads results of NetPIPE, the OSU benchmarks and iperf3",
+        f"sudo apt-get install {' '.join(missing)}" if missing else "",
+    )
+
+
 def _zmq() -> Finding:
     """Check the packages pyzmq and libzmq."""
     answer = _python("import zmq; print('pyzmq', zmq.pyzmq_version(), 'with libzmq', zmq.zmq_version())")
@@ -562,5 +576,6 @@ def _functions_by_value() -> Finding:
 
 _CHECKS: tuple[Callable[[], Finding | list[Finding]], ...] = (
     _core, _kernel, _hosts, _cores, _memlock, _udp_offload, _receive_buffers, _process_vm_readv, _membarrier,
-    _huge_pages, _dev_shm, _crc32, _governor, _virtualisation, _mpi, _zmq, _job_secret, _plotting, _functions_by_value,
+    _huge_pages, _dev_shm, _crc32, _governor, _virtualisation, _mpi, _zmq, _programs, _job_secret, _plotting,
+    _functions_by_value,
 )  # fmt: skip

@@ -29,7 +29,7 @@ from viakit.cli.collective import collectives
 from viakit.cli.machine import bench, config_command, demo, doctor, inspect_command
 from viakit.cli.notebook import lab
 from viakit.cli.papers import machines_command, papers
-from viakit.cli.results import compare, plot, protocols, show
+from viakit.cli.results import compare, import_results, plot, protocols, show
 from viakit.cli.running import run
 from viakit.cli.sweeping import calibrate, sweep
 from viakit.cli.tracing import trace
@@ -105,6 +105,7 @@ for _command in (
     plot,
     show,
     compare,
+    import_results,
     protocols,
     bench,
     calibrate,

@@ -13,7 +13,7 @@ from viakit.cli.group import save_picture
 from viakit.measure import endpoints, kinds, result
 from viakit.measure import plot as plotting
 
-__all__ = ["compare", "plot", "protocols", "show"]
+__all__ = ["compare", "import_results", "plot", "protocols", "show"]
 
 SLOWER, NO_VERDICT = 3, 4  # exit statuses of `viakit compare`
 
@@ -109,6 +109,47 @@ def show(file: str, against: str | None) -> None:
     )
     console.print(document["command"], style="dim", markup=False)
     kinds.show(document, console, against)
+
+
+@click.command("import")
+@click.argument("files", nargs=-1, required=True, metavar="F...")
+@click.option("-o", "--out", metavar="JSON", help="Name of the result; - for standard output.  [default: F.json]")
+@click.option("--name", metavar="PROTOCOL", help="Name of the curve.  [default: netpipe, osu_latency, ... iperf3]")
+@click.option(
+    "--hosts",
+    type=click.Choice(["local", "testbed", "ssh"]),
+    default="local",
+    show_default=True,
+    help="Where the program ran: on one host, on two testbed hosts, or on two machines.",
+)
+@click.option("--mtu", type=click.IntRange(68, 65535), help="MTU of its wire, bytes.")
+@click.option("--force", is_flag=True, help="Overwrite an existing result.")
+def import_results(
+    files: tuple[str, ...], out: str | None, name: str | None, hosts: str, mtu: int | None, force: bool
+) -> None:
+    """Import results of NetPIPE (np.out), the OSU benchmarks (their output) and iperf3 (--json).
+
+    \b
+    viakit import np.out --hosts testbed --mtu 1500
+    viakit import osu-latency-*.txt -o osu.json
+    viakit plot np.json mine.json
+
+    `viakit show`, `plot` and `compare` take what this command writes. Several files of one program are one curve.
+    Six or more give intervals.
+    """  # noqa: D301 - \b keeps click from wrapping the lines after it
+    from viakit.measure import foreign  # start-up time
+
+    document = foreign.read(files, protocol=name, hosts=hosts, mtu=mtu)
+    result.validate(document)
+    out = out or str(Path(files[0]).with_suffix(".json"))
+    if out == "-":
+        click.echo(result.to_bytes(document), nl=False)
+        return
+    if Path(out).exists() and not force:
+        raise Failure(f"{out} exists; name another file with -o, or overwrite it with --force", 2)
+    result.save(document, out)
+    points = sum(len(one["points"]) for one in document["series"])
+    click.echo(f"wrote {out}: {points} sizes of {', '.join(one['protocol'] for one in document['series'])}")
 
 
 @click.command()

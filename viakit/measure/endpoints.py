@@ -62,7 +62,7 @@ class Protocol:
     levels : tuple of str
         "c": the measuring loop in C; "python": the same loop in Python, through the protocol's Python interface.
     needs : frozenset of str
-        "testbed": two hosts connected by a wire; "mpi": an MPI library and mpi4py.
+        "testbed": two hosts connected by a wire; "mpi": an MPI library and mpi4py; "NPtcp": that program.
     description : str
         Description in one line.
     min_bytes, max_bytes : int
@@ -80,6 +80,8 @@ class Protocol:
     counts_calls : bool
         Whether its system calls are counted. The calls of a foreign library, and those below the message engine, are
         not.
+    buffers : tuple of str
+        Supported uses of the buffers. A sweep with another one measures the protocol with the first of these.
     takes_sockbuf : bool
         Whether the size of its socket buffers can be set.
     policy : str
@@ -100,6 +102,7 @@ class Protocol:
     title: str = ""
     colour: str = ""
     counts_calls: bool = True
+    buffers: tuple[str, ...] = BUFFERS
     takes_sockbuf: bool = False
     policy: str = ""
 
@@ -167,6 +170,9 @@ _TABLE = {
         _row("mpi", "mpi", "sides_msg:MpiSide", "the MPI that mpi4py finds", "MPI", "#CC79A7", **_MPI),
         _row("mpi:mpich", "mpi", "sides_msg:MpiSide", "MPICH", "MPICH", "#7A4A8C", **_MPI),
         _row("mpi:openmpi", "mpi", "sides_msg:MpiSide", "Open MPI", "Open MPI", "#CC79A7", **_MPI),
+        _row("netpipe:tcp", "ip", "sides_netpipe:NetpipeSide", "NetPIPE's own program over TCP: NPtcp",
+             "NetPIPE over TCP", "#333333", waits=("block",), modes=("pingpong",), buffers=("same", "cold"),
+             min_bytes=1, needs=("NPtcp",), **_UNCOUNTED, **_SIZED),
         _row("frames", "eth", "sides:FramesSide",
              "bare Ethernet frames, no protocol: the least that raw sockets can cost on a wire",
              min_bytes=1, max_bytes=8 << 20, **_WIRE),

@@ -136,7 +136,7 @@ class Pair:
         _check_choice(self.protocol, "wait", wait, self.protocol.waits, WAITS)
         _check_choice(self.protocol, "level", level, self.protocol.levels, LEVELS)
         _check_choice(self.protocol, "memory", memory, MEMORIES[: 1 + self.protocol.allocates], MEMORIES)
-        _check_choice(self.protocol, "buffers", buffers, BUFFERS if level == "c" else BUFFERS[:2], BUFFERS)
+        _check_choice(self.protocol, "buffers", buffers, _buffers_of(self.protocol, level), BUFFERS)
         self.memory, self.buffers = memory, buffers
         self._pool = int(_COLD_CACHES * (caches() or [0])[-1]) or _COLD_BYTES
         if not self.timeout_s > 0:
@@ -554,6 +554,11 @@ class Pair:
     def __repr__(self) -> str:
         state = "closed" if self._closed else "broken" if self._broken else "open"
         return f"<Pair {self.protocol.name} level={self.level} wait={self.wait} {state}>"
+
+
+def _buffers_of(protocol: Protocol, level: str) -> tuple[str, ...]:
+    """Return the uses of buffers that a protocol has at a level: the loop in Python has no cold ones."""
+    return tuple(one for one in protocol.buffers if level == "c" or one != "cold")
 
 
 def _check_choice(protocol: Protocol, what: str, given: str, has: Sequence[str], known: Sequence[str]) -> None:

@@ -171,7 +171,9 @@ def _buffers(one: Series, config: Config) -> str:
 
     The floor measures the machine's limit: no bytes but its own counter. In virtual time touching takes no time.
     """
-    return "same" if one.is_floor or config.machine is not None else config.buffers
+    if one.is_floor or config.machine is not None:
+        return "same"
+    return config.buffers if config.buffers in one.protocol.buffers else one.protocol.buffers[0]
 
 
 def memory_of(one: Series, config: Config) -> str:

@@ -377,9 +377,9 @@ class Testbed:
             if self.n_hosts == 1:
                 raise ValueError("rate is given for a single host; expected two hosts or more, or no rate")
             usual = max(2 * (self.mtu + 18), self.rate_bps * 300 // 8_000_000)
-            sizes: dict[int | str | None, int] = {None: usual, "min": self.mtu + 18}
+            sizes: dict[Any, Any] = {None: usual, "min": self.mtu + 18}
             given = self.wire.burst
-            self.burst = _whole("burst", sizes[given] if given in sizes else given, self.mtu + 18, 1 << 30)
+            self.burst = _whole("burst", sizes.get(given, given), self.mtu + 18, 1 << 30)
         elif burst is not None:
             raise ValueError(f"burst is {burst!r} without a rate; expected rate=... with it")
         self.hosts: list[Host] = []
