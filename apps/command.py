@@ -24,6 +24,7 @@ from viakit.apps import harness
 from viakit.apps.counting import names_of
 from viakit.apps.harness import Application, Run
 from viakit.launch import LaunchError, bootstrap, detect
+from viakit.launch import mpi_library as mpi
 
 if TYPE_CHECKING:
     from viakit.launch import Place
@@ -155,7 +156,7 @@ def _connected(application: Application, protocol: str | None, place: Place) -> 
             f"{application.name}: this job has {ranks} rank{'s' * (ranks != 1)}, but over {protocol!r} "
             f"there is {comm.Get_size()}; {_NOT_MPI}"
         )
-    policy = None if protocol.partition(":")[0] == "mpi" else wish()[0]
+    policy = None if mpi.is_mpi(protocol) else wish()[0]
     return comm, f"{protocol}:{policy}" if policy else protocol
 
 

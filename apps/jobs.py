@@ -17,6 +17,7 @@ from typing import IO
 
 import viakit
 from viakit.apps.harness import COMMAND, PROGRAM, TERMINAL
+from viakit.launch import mpi_library as mpi
 
 __all__ = ["PROTOCOLS", "command", "launch_environment", "protocol_words", "run_ranks", "with_policy"]
 
@@ -121,7 +122,7 @@ def run_ranks(
     LaunchError, TestbedError
         If the ranks cannot be started.
     """
-    from viakit.launch.mpi_job import MpiLaunch, is_mpi  # start-up time
+    from viakit.launch.mpi_job import MpiLaunch  # start-up time
     from viakit.launch.runner import Launch, Options  # start-up time
 
     variables = {**launch_environment(prog), **(environment or {})}
@@ -131,7 +132,7 @@ def run_ranks(
         ranks, hosts=hosts, python=python, mtu=mtu, rate=rate, placement=placement, protocol=protocol, policy=policy,
         timeout=timeout_s, environment=variables,
     )  # fmt: skip
-    launch = MpiLaunch if is_mpi(protocol) else Launch
+    launch = MpiLaunch if mpi.is_mpi(protocol) else Launch
     return launch(command(words), options, out, err).run()
 
 

@@ -11,6 +11,7 @@ from viakit.apps.harness import Check, RankReport, Run
 from viakit.apps.phases import STATES
 from viakit.apps.reporting import show_runs
 from viakit.apps.speedup import PROBLEMS, rows
+from viakit.launch import mpi_library as mpi
 from viakit.measure import plot
 from viakit.measure.crews import show_missing
 from viakit.measure.result import Document, ResultError
@@ -146,7 +147,7 @@ def figure(
                 [median - one[1]["min"] for median, one in zip(medians, points, strict=True)],
                 [one[1]["max"] - median for median, one in zip(medians, points, strict=True)],
             ]
-            style = "--" if label.startswith("mpi") else "-"
+            style = "--" if mpi.is_mpi(label) else "-"
             axes.errorbar(n, medians, yerr=spread, marker="o", markersize=4, capsize=2, linestyle=style, label=label)
         ticks = sorted({one[0] for points in curves.values() for one in points})
         axes.set_xscale("log", base=2)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from viakit.apps.speedup import COPIES, PROBLEMS, Row, find, paper, rows, title_of, wrong
 from viakit.base.sheet import sheet
+from viakit.launch import mpi_library as mpi
 from viakit.measure.crews import show_missing
 from viakit.measure.report import html_table, page_head
 from viakit.measure.result import Document, ResultError
@@ -186,7 +187,7 @@ def figure(document: Mapping[str, Any], title: str | None = None) -> Figure:
             spread = [[one.speedup - one.low for one in points], [one.high - one.speedup for one in points]]
             axes.errorbar(
                 [one.ranks for one in points], [one.speedup for one in points], yerr=spread, marker="o", markersize=4,
-                capsize=2, linewidth=1.2, linestyle="--" if protocol.startswith("mpi") else "-", label=protocol,
+                capsize=2, linewidth=1.2, linestyle="--" if mpi.is_mpi(protocol) else "-", label=protocol,
             )  # fmt: skip
         for i, (name, value) in enumerate(zip(said["columns"], said["problems"][label]["speedups"], strict=True)):
             if value is not None:

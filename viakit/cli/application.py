@@ -11,6 +11,7 @@ import click
 from viakit.cli.base import Failure, deliver, failures, percentage
 from viakit.cli.group import Numbers
 from viakit.cli.running import placement_option, ranks_for, testbed_options
+from viakit.launch import mpi_library as mpi
 from viakit.launch.described import on_machine
 from viakit.measure import plot, result
 
@@ -95,7 +96,7 @@ def app(
     if policy is not None:
         os.environ["VIAKIT_POLICY"] = policy  # also for a rank that this process becomes
     words = [*arguments, *jobs.protocol_words(protocol)]
-    if wants_help or (alone and (protocol is None or not protocol.startswith("mpi")) and timeout is None):
+    if wants_help or (alone and not mpi.is_mpi(protocol) and timeout is None):
         ctx.exit(harness.main(harness.find(name), [*words, *["--help"] * wants_help], f"viakit app {name}"))
     if machine is not None and (hosts or protocol not in ("via", "bip")):
         raise Failure(

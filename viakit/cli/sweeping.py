@@ -275,7 +275,7 @@ def calibrate(
     The default is all links. Links between hosts are measured on a testbed.
     """
     from viakit.measure import calibrate as calibration  # start-up time
-    from viakit.measure.calibrate_messages import LINKS, calibrate_messages  # start-up time
+    from viakit.measure.calibrate_messages import LINKS, calibrate_messages, leaves_host  # start-up time
     from viakit.testbed import Testbed, parse_rate  # start-up time
 
     for link in links:
@@ -285,7 +285,7 @@ def calibrate(
         parse_rate(rate)  # Report an invalid rate before the measurement.
     if not 0 < seconds <= 1e6:
         raise Failure(f"--seconds is {seconds:g}; expected the time for a measurement, for instance 10", 2)
-    pipelines = [link for link in links or LINKS if what != "messages" and link != "tcp"]
+    pipelines = [link for link in links or LINKS if what != "messages" and link in calibration.LINKS]
     if not pipelines and (picture is not None or what == "bip"):
         option = "--what bip measures" if what == "bip" else "--plot draws"
         raise Failure(f"{option} BIP's pipeline; choose shm, eth or udp, and do not use --what messages", 2)
@@ -296,7 +296,7 @@ def calibrate(
         check_outputs(None, [str(place) for place in pictures.values()])
     for link in links or LINKS:
         with contextlib.ExitStack() as stack:
-            testbed = None if link == "shm" else stack.enter_context(Testbed(hosts=2, rate=rate))
+            testbed = stack.enter_context(Testbed(hosts=2, rate=rate)) if leaves_host(link) else None
             options: dict[str, Any] = {"testbed": testbed, "seconds": seconds}
             options["say"] = lambda text: click.echo(text, err=True)
             pipeline = calibration.calibrate(link, **options) if link in pipelines else None

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from viakit.launch.runner import _Rank
     from viakit.testbed import Host
 
-__all__ = ["MpiLaunch", "is_mpi"]
+__all__ = ["MpiLaunch"]
 
 _MARK = "VIAKIT_MPI_JOB"  # in the environment of all processes below mpiexec: identifies strays
 _GONE_S = 5.0  # for the killed processes to end
@@ -41,11 +41,6 @@ _MPICH_FILES = "/dev/shm/mpich_shm_*"
 _OURS = re.compile(r"VIAKIT_(RANK|SIZE|LOCAL_RANK|LOCAL_SIZE|RENDEZVOUS|JOB|PROTOCOL|SECRET)$")
 # A rank's command. mpiexec sets the rank's number. The launcher has opened the pipes for reading before.
 _TO_PIPES = f'rank=${{PMI_RANK-$OMPI_COMM_WORLD_RANK}}; exec "$@" >"${_MARK}/$rank.out" 2>"${_MARK}/$rank.err"'
-
-
-def is_mpi(protocol: str | None) -> bool:
-    """Return whether the protocol is an MPI library's: "mpi", "mpi:mpich", "mpi:openmpi"."""
-    return protocol is not None and protocol.partition(":")[0] == "mpi"
 
 
 class MpiLaunch(Launch):
@@ -61,7 +56,7 @@ class MpiLaunch(Launch):
     def __init__(
         self, command: list[str], options: Options, out: IO[bytes] | None = None, err: IO[bytes] | None = None
     ) -> None:
-        wish = options.protocol if is_mpi(options.protocol) else options.launcher
+        wish = options.protocol if mpi.is_mpi(options.protocol) else options.launcher
         assert wish is not None
         try:
             self._library = mpi.find(wish)
@@ -134,7 +129,8 @@ class MpiLaunch(Launch):
         """Return the variables that the ranks get in addition to those of ``mpiexec``."""
         threads = str(max(1, (os.cpu_count() or 1) * max(1, self._options.n_hosts) // self._options.ranks))
         wanted = {name: os.environ.get(name, threads) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
-        protocol = "mpi" if self._options.launcher is None or is_mpi(self._options.protocol) else self._options.protocol
+        by_mpi = self._options.launcher is None or mpi.is_mpi(self._options.protocol)
+        protocol = "mpi" if by_mpi else self._options.protocol
         return {
             **({"VIAKIT_PROTOCOL": protocol} if protocol else {}),
             **({"VIAKIT_POLICY": self._options.policy} if self._options.policy else {}),

@@ -76,6 +76,11 @@ class Library:
         return extra
 
 
+def is_mpi(protocol: str | None) -> bool:
+    """Return whether the protocol is an MPI library's: "mpi", "mpi:mpich", "mpi:openmpi"."""
+    return protocol is not None and protocol.partition(":")[0] == "mpi"
+
+
 def _flavour_of(libmpi: str) -> str | None:
     """Return the family of a library by the version number in the name of the file that its links lead to."""
     name = os.path.basename(os.path.realpath(libmpi))

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 
 from viakit import _core
+from viakit.launch import mpi_library as mpi
 
 __all__ = ["CHANNELS", "PROTOCOLS", "chosen", "complete", "of_channel", "split", "wish"]
 
@@ -53,7 +54,7 @@ def complete(protocol: str, policy: str | None, source: str = "policy") -> str:
     if not policy:
         return protocol
     channel = _core.policy_channel(policy)
-    if protocol.partition(":")[0] == "mpi":
+    if mpi.is_mpi(protocol):
         raise ValueError(
             f"{source} is {policy!r}, but protocol {protocol!r} has no policies of viakit; leave the policy out, or "
             f"use protocol {channel or 'via'!r}"

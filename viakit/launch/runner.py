@@ -32,6 +32,7 @@ from typing import IO, TYPE_CHECKING, Any
 from viakit.base import secret as _secret
 from viakit.base.words import counted
 from viakit.launch import LaunchError
+from viakit.launch import mpi_library as mpi
 from viakit.launch.guard import Guard
 from viakit.launch.leaving import CAUSED, LEAVES, Ended, Note, first_of, in_doubt
 from viakit.launch.options import Options
@@ -498,9 +499,9 @@ def launch_of(
     command: list[str], options: Options, out: IO[bytes] | None = None, err: IO[bytes] | None = None
 ) -> Launch:
     """Return the job for the options: with protocol or launcher "mpi" one under ``mpiexec``, otherwise a Launch."""
-    from viakit.launch.mpi_job import MpiLaunch, is_mpi  # it imports this module
+    from viakit.launch.mpi_job import MpiLaunch  # it imports this module
 
-    by_mpi = is_mpi(options.launcher) or is_mpi(options.protocol)
+    by_mpi = mpi.is_mpi(options.launcher) or mpi.is_mpi(options.protocol)
     return MpiLaunch(command, options, out, err) if by_mpi else Launch(command, options, out, err)
 
 

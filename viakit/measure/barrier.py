@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from viakit.base.sheet import sheet
 from viakit.base.words import counted
+from viakit.launch import mpi_library as mpi
 from viakit.measure import crews, stats
 from viakit.measure.crew import TURN, Crew
 from viakit.measure.crews import BINDINGS, MPIS, PROTOCOLS, Entry, Placement, draw_curve, show_missing
@@ -265,11 +266,11 @@ def figure(documents: Iterable[Document], *, title: str | None = None) -> Figure
     drawing = Figure(figsize=(8, 5), layout="constrained")
     axes = drawing.subplots()
     several = len({key[2] for key in curves}) > 1
-    ours = {key[0] for key in curves if key[0] != "scheduler" and not key[0].startswith("mpi")}
+    ours = {key[0] for key in curves if key[0] != "scheduler" and not mpi.is_mpi(key[0])}
     for (protocol, algorithm, link, skew_s), points in curves.items():
         points.sort(key=lambda one: one[0])
         n = [one[0] for one in points]
-        label = protocol if protocol.startswith("mpi") else f"{algorithm} ({link})" if several else algorithm
+        label = protocol if mpi.is_mpi(protocol) else f"{algorithm} ({link})" if several else algorithm
         label += f" by {protocol}" if len(ours) > 1 and protocol in ours else ""
         label = "a turn of the scheduler" if algorithm == TURN else label
         if skew_s:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Calibration", "calibrate", "fit", "save_picture"]
 
+LINKS = ("shm", "eth", "udp")
 WHOLE = 16 << 20  # "one packet"
 PACKETS = (4096, 16384, 65536, 262144, WHOLE)
 LENGTHS = (32768, 131072, 524288, 2 << 20, 8 << 20)

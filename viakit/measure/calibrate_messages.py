@@ -18,15 +18,16 @@ import numpy as np
 from viakit import _core
 from viakit.base import calibration_file as _calibration_file
 from viakit.base.words import counted
+from viakit.measure.endpoints import lookup
 from viakit.measure.environment import environment
 from viakit.measure.pair import Pair
 
 if TYPE_CHECKING:
     from viakit.testbed import Testbed
 
-__all__ = ["LINKS", "Thresholds", "calibrate_messages", "choose"]
+__all__ = ["LINKS", "Thresholds", "calibrate_messages", "choose", "leaves_host"]
 
-LINKS = ("shm", "eth", "udp", "tcp")
+LINKS = {"shm": "msg-via", "eth": "msg-via", "udp": "msg-via", "tcp": "msg-tcp"}  # and the protocol that is measured
 SIZES = (1024, 2048, 4096, 8192, 16384, 32768, 65536)
 LONG = (262144, 1 << 20)
 CREDITS = (16, 32, 64, 128)
@@ -105,6 +106,11 @@ def choose(times: dict[tuple[str, int], float], gaps: dict[int, float]) -> dict[
     return found
 
 
+def leaves_host(link: str) -> bool:
+    """Return whether a link of :data:`LINKS` can connect hosts, so that it is measured between two."""
+    return not lookup(LINKS[link]).takes_faults or _core.link_of(link).leaves_host
+
+
 def calibrate_messages(
     link: str, *, testbed: Testbed | None = None, seconds: float = 10.0, say: Callable[[str], None] = lambda _: None
 ) -> Thresholds:
@@ -125,14 +131,15 @@ def calibrate_messages(
     -------
     Thresholds
     """
-    name = "msg-tcp" if link == "tcp" else "msg-via"
+    name = LINKS[link]
+    by_via = lookup(name).takes_faults  # through NICs, so that RDMA and credits exist
     # These are the times of the protocols alone: memory is mapped where possible, and buffers are not touched.
-    conditions: dict[str, Any] = {"memory": "user" if link == "tcp" else "viakit", "buffers": "same"}
-    between_hosts = link == "tcp" or _core.link_of(link).leaves_host
-    options = {"network": link} if between_hosts and link != "tcp" else {}
+    conditions: dict[str, Any] = {"memory": "viakit" if by_via else "user", "buffers": "same"}
+    between_hosts = leaves_host(link)
+    options = {"network": link} if between_hosts and by_via else {}
     suffix = "" if between_hosts else "_local"
     ways = {"eager": f"eager_limit{suffix}={_MOST}"}
-    for way in ("r3",) if link == "tcp" else ("rput", "rget", "r3"):
+    for way in ("rput", "rget", "r3") if by_via else ("r3",):
         ways[way] = f"eager_limit{suffix}=512,rendezvous={way}"
     slice_s = seconds / (2 * (len(SIZES) + len(LONG)) * len(ways) + 2 * len(CREDITS))
     samples: dict[tuple[str, int], list[float]] = {}
@@ -145,7 +152,7 @@ def calibrate_messages(
                     count = int(min(3000, max(10, slice_s / (2 * first))))
                     samples.setdefault((way, n), []).append(float(np.median(pair.run(n, count=count).one_way_s)))
     gaps: dict[int, float] = {}
-    for credits in () if link == "tcp" else CREDITS:
+    for credits in CREDITS if by_via else ():
         say(f"{link}: {credits} eager buffers")
         with Pair(name, testbed=testbed, **conditions, options={**options, "policy": f"credits={credits}"}) as pair:
             run = pair.run(STREAM_BYTES, "stream", count=2000, repeats=9)

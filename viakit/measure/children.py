@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
-from typing import IO, TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import IO, TYPE_CHECKING, Any, ClassVar
 
 import viakit
-from viakit.measure.channel import Channel
+from viakit.base import secret
+from viakit.base.failure import MeasureError
+from viakit.launch.mpi_library import Library
+from viakit.measure.channel import CONTROL_VERSION, Channel
+from viakit.measure.ranks import Ranks
 
 if TYPE_CHECKING:
-    from viakit.measure.ranks import Ranks
+    from viakit.remote import RemoteHost
     from viakit.testbed import Host
 
-__all__ = ["command", "dismiss", "end", "last_words", "start"]
+__all__ = ["Team", "command", "last_words", "use_machine"]
 
 _CLOSE_S = 5.0  # time for processes to end after the request to close
 
@@ -35,19 +41,6 @@ def command(module: str, arguments: Sequence[str] = ()) -> list[str]:
     return [sys.executable, "-c", code, root, *arguments]
 
 
-def start(command: list[str], fds: Sequence[int], output: IO[bytes], host: Host | None) -> Any:
-    """Start a process that inherits descriptors and writes to *output*.
-
-    The process runs on *host*, a host of a testbed, or on this host if it is None.
-
-    Returns
-    -------
-    subprocess.Popen or viakit.testbed.HostProcess
-    """
-    how: dict[str, Any] = {"pass_fds": fds, "stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
-    return subprocess.Popen(command, **how) if host is None else host.popen(command, **how)
-
-
 def use_machine(text: str | None) -> None:
     """Give this process, a worker, the numbers of a machine, on which its link ``sim`` then runs; None: no machine."""
     if text is None or "VIAKIT_MACHINE" in os.environ:
@@ -63,26 +56,93 @@ def last_words(output: IO[bytes]) -> str:
     return output.read()[-2000:].decode(errors="replace").strip()
 
 
-def dismiss(channels: Sequence[Channel], processes: Sequence[Any]) -> None:
-    """Request all processes to end, and wait for them."""
-    for channel in channels:
-        with contextlib.suppress(OSError):
-            channel.send({"op": "close"})
-    deadline = time.monotonic() + _CLOSE_S
-    for process in processes:
-        with contextlib.suppress(Exception):  # TimeoutExpired, or the testbed's HostTimeoutError
-            process.wait(timeout=max(0.0, deadline - time.monotonic()))
+class Team:
+    """Processes that measure, and a control channel to each side that runs in them. Base of pairs and crews."""
 
+    module: ClassVar[str]  # its main() runs in each process
+    member: ClassVar[str]  # a process, in messages
+    start_s: ClassVar[float]  # limit for the start of all processes
 
-def end(channels: Sequence[Channel], processes: Sequence[Any], ranks: Ranks | None) -> None:
-    """Kill all processes that still run."""
-    for channel in channels:
-        channel.close()
-    if ranks is not None:
-        ranks.kill()
-    for process in processes:
-        if process.poll() is None:
+    def __init__(self) -> None:
+        self._channels: list[Channel] = []
+        self._processes: list[Any] = []
+        self._mpi: Ranks | None = None
+        self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by _kill()
+        self._secret = secret.new()  # Only these processes have it, so concurrent measurements stay apart.
+
+    def _failed(self, why: str, reason: str = "died") -> MeasureError:
+        """Return the error of this measurement."""
+        raise NotImplementedError
+
+    def _start_process(self, host: Host | RemoteHost | None, n_sides: int = 1, fds: Sequence[int] = ()) -> None:
+        """Start one process with a channel for each of its sides. It also inherits *fds*."""
+        ends = [socket.socketpair() for _ in range(n_sides)]
+        self._channels += [Channel(mine) for mine, _ in ends]
+        theirs = [sock.fileno() for _, sock in ends]
+        words = command(self.module, [part for fd in theirs for part in ("--fd", str(fd))])
+        how: dict[str, Any] = {"pass_fds": [*theirs, *fds], "stdin": subprocess.DEVNULL}
+        how |= {"stdout": self._output, "stderr": self._output}
+        try:
+            self._processes.append(subprocess.Popen(words, **how) if host is None else host.popen(words, **how))
+        finally:
+            for _, sock in ends:
+                sock.close()
+
+    def _start_ranks(self, library: Library, n_ranks: int) -> Iterator[Channel]:
+        """Start the processes under mpiexec, and yield the channel of each one when it connects."""
+        self._mpi = Ranks(library, lambda name: command(self.module, ["--connect", name]), n_ranks, self._output)
+        self._mpi.start()
+        self._processes.append(self._mpi.process)
+        deadline = time.monotonic() + self.start_s
+        for _ in range(n_ranks):
+            try:
+                channel = self._mpi.accept(deadline)
+            except TimeoutError:
+                raise self._failed(f"the ranks did not start in {self.start_s:g} s", "timeout") from None
+            if channel is None:
+                raise self._failed("mpiexec ended")
+            yield channel
+
+    def _receive(self, channel: Channel, deadline: float) -> tuple[dict[str, Any], bytes]:
+        """Receive one message. Raises MeasureError if the process has ended, or at *deadline*."""
+        try:
+            return channel.recv(max(0.0, deadline - time.monotonic()))
+        except EOFError:
+            raise self._failed(f"a {self.member} ended") from None
+        except TimeoutError:
+            raise self._failed(f"a {self.member} did not reply in time", "timeout") from None
+
+    def _hello(self, channel: Channel, deadline: float) -> dict[str, Any]:
+        """Receive the first message of a side. Raises MeasureError if it is of another version."""
+        hello, _ = self._receive(channel, deadline)
+        if hello.get("hello") != CONTROL_VERSION or hello.get("viakit") != viakit.__version__:
+            raise MeasureError(
+                f"the {self.member} is of viakit {hello.get('viakit')} (control version {hello.get('hello')}), this is "
+                f"viakit {viakit.__version__} (control version {CONTROL_VERSION}). Remedy: install one version, once",
+                "version",
+            )
+        return hello
+
+    def _dismiss(self) -> None:
+        """Request all processes to end, and wait for them."""
+        for channel in self._channels:
+            with contextlib.suppress(OSError):
+                channel.send({"op": "close"})
+        deadline = time.monotonic() + _CLOSE_S
+        for process in self._processes:
+            with contextlib.suppress(Exception):  # TimeoutExpired, or the testbed's HostTimeoutError
+                process.wait(timeout=max(0.0, deadline - time.monotonic()))
+
+    def _end(self) -> None:
+        """Kill all processes that still run, and release everything."""
+        for channel in self._channels:
+            channel.close()
+        if self._mpi is not None:
+            self._mpi.kill()
+        for process in self._processes:
+            if process.poll() is None:
+                with contextlib.suppress(Exception):
+                    process.kill()
             with contextlib.suppress(Exception):
-                process.kill()
-        with contextlib.suppress(Exception):
-            process.wait(timeout=_CLOSE_S)
+                process.wait(timeout=_CLOSE_S)
+        self._output.close()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from viakit.base.sheet import sheet
 from viakit.base.words import counted
+from viakit.launch import mpi_library as mpi
 from viakit.measure import crews, plot
 from viakit.measure.crew import Crew
 from viakit.measure.crews import Entry, Placement, draw_curve, show_missing
@@ -156,7 +157,7 @@ def _where(ranks: int, hosts: int) -> str:
 def _named(series: Iterable[Mapping[str, Any]]) -> set[str]:
     """Return the protocols that are named beside their algorithms: MPI's, and viakit's if there are several."""
     ours = {one["protocol"] for one in series}
-    mpis = {name for name in ours if name.startswith("mpi")}
+    mpis = {name for name in ours if mpi.is_mpi(name)}
     return ours if len(ours - mpis) > 1 else mpis
 
 
@@ -207,7 +208,7 @@ def figure(documents: Iterable[Document], *, title: str | None = None) -> Figure
         for one in lines:
             points = sorted((p for p in one["points"] if p["nbytes"]), key=lambda p: p["nbytes"])
             x = [p["nbytes"] for p in points]
-            label = one["protocol"] if one["protocol"].startswith("mpi") else one["algorithm"]
+            label = one["protocol"] if mpi.is_mpi(one["protocol"]) else one["algorithm"]
             label += f" ({one['protocol']})" if label == one["algorithm"] and one["protocol"] in named else ""
             draw_curve(axes, x, [p["time_s"] for p in points], label, one["protocol"])
         axes.set_xscale("log", base=2)

@@ -21,7 +21,6 @@ import os
 import select
 import signal
 import socket
-import tempfile
 import threading
 import time
 from dataclasses import dataclass
@@ -32,14 +31,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 import viakit
-from viakit.base import secret
 from viakit.base.words import counted
 from viakit.launch import mpi_library as mpi
 from viakit.launch.policy import split
 from viakit.measure import children
 from viakit.measure.channel import CONTROL_VERSION, Channel
 from viakit.measure.endpoints import MeasureError
-from viakit.measure.ranks import Ranks, call_back
+from viakit.measure.ranks import call_back
 from viakit.measure.sides import pin
 from viakit.measure.turns import shielded
 
@@ -52,7 +50,6 @@ NETWORKS = {"via": "eth", "udp": "udp", "tcp": "ip"}  # the link between hosts, 
 CHANNELS = {"via": "via", "udp": "via", "tcp": "tcp"}  # the channel of the message engine, by protocol
 TURN = "turn"  # one turn of the scheduler, as an operation with a single algorithm of the same name
 
-_START_S = 60.0  # limit for the first message of all ranks, and for their connection
 _CLEANUP_S = 1.0
 _PYTHON = ("barrier", "allreduce")  # operations that the loop in Python measures
 _PLAN = ("n", "warmup", "skew_ns", "seed", "crowded", "operation", "nbytes")  # items of a request for a rank
@@ -72,7 +69,7 @@ class Times:
     seconds: NDArray[np.float64]
 
 
-class Crew:
+class Crew(children.Team):
     """Ranks that run barriers and other collectives.
 
     Parameters
@@ -116,6 +113,8 @@ class Crew:
         If the ranks cannot be started.
     """
 
+    module, member, start_s = "viakit.measure.crew", "rank", 60.0
+
     def __init__(
         self,
         n_ranks: int,
@@ -129,14 +128,11 @@ class Crew:
     ) -> None:
         if n_ranks < 1:
             raise ValueError(f"n_ranks is {n_ranks}; expected 1 or more")
+        super().__init__()
         self.n_ranks, self.protocol = n_ranks, protocol
         self._base, policy = split(protocol, CHANNELS)
         self._policy = policy or ("tcp" if self._base == "tcp" else "")
         self._testbed, self._library = testbed, mpi_library
-        self._channels: list[Channel] = []
-        self._processes: list[Any] = []
-        self._mpi: Ranks | None = None
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
         self._machine = machine
         self.n_hosts = len(testbed.hosts) if testbed is not None else n_ranks if machine is not None else 1
         alone = self.n_hosts == 1 and self._base != "tcp"
@@ -144,7 +140,6 @@ class Crew:
         self._cores = sorted(os.sched_getaffinity(0))
         self.crowded = n_ranks > len(self._cores)
         self._bind, self.level = bind, level
-        self._secret = secret.new()
         self.algorithms: list[str] = []
         self.operations: dict[str, list[str]] = {}
         self.stands_for = ""
@@ -152,10 +147,9 @@ class Crew:
         self.info: dict[str, Any] = {}
         try:
             if mpi_library is not None:
-                self._start_mpi(mpi_library)
-            else:
-                for rank in range(n_ranks):
-                    self._start_rank(rank)
+                self._channels += self._start_ranks(mpi_library, n_ranks)
+            for rank in range(n_ranks if mpi_library is None else 0):
+                self._start_process(testbed.hosts[self.host_of(rank)] if testbed is not None else None)
             self._open()
         except BaseException:
             self._kill()
@@ -177,45 +171,18 @@ class Crew:
             cores = self._testbed.hosts[self.host_of(rank)].cores
         return cores[mates.index(rank) * len(cores) // len(mates)]
 
-    def _start_rank(self, rank: int) -> None:
-        mine, theirs = socket.socketpair()
-        self._channels.append(Channel(mine))
-        host = self._testbed.hosts[self.host_of(rank)] if self._testbed is not None else None
-        try:
-            command = _command(["--fd", str(theirs.fileno())])
-            self._processes.append(children.start(command, [theirs.fileno()], self._output, host))
-        finally:
-            theirs.close()
-
-    def _start_mpi(self, library: mpi.Library) -> None:
-        self._mpi = Ranks(library, lambda name: _command(["--connect", name]), self.n_ranks, self._output)
-        self._mpi.start()
-        assert self._mpi.process is not None
-        self._processes.append(self._mpi.process)
-        deadline = time.monotonic() + _START_S
-        while len(self._channels) < self.n_ranks:
-            try:
-                channel = self._mpi.accept(deadline)
-            except TimeoutError:
-                raise self._failed(f"the ranks did not start in {_START_S:g} s") from None
-            if channel is None:
-                raise self._failed("mpiexec ended")
-            self._channels.append(channel)
-
     def _open(self) -> None:
         """Let the ranks open their world. Their exchanges pass through this process."""
-        deadline = time.monotonic() + _START_S
+        deadline = time.monotonic() + self.start_s
         for channel in self._channels:
-            hello = self._recv(channel, deadline)[0]
-            if hello.get("hello") != CONTROL_VERSION or hello.get("viakit") != viakit.__version__:
-                raise MeasureError(f"a rank uses viakit {hello.get('viakit')}; install one version", "version")
+            self._hello(channel, deadline)
         for rank, channel in enumerate(self._channels):
             core = self._core_of(rank) if self._bind == "core" else None
             machine = {"machine": self._machine.text()} if self._machine is not None else {}
             what = machine | {"rank": rank, "n_ranks": self.n_ranks, "core": core, "level": self.level}
             self._send(channel, {"op": "open", **what, "secret": self._secret.hex(), **self._place(rank)})
         while True:
-            answers = [self._recv(channel, deadline) for channel in self._channels]
+            answers = [self._receive(channel, deadline) for channel in self._channels]
             failed = next((answer["error"] for answer, _ in answers if "error" in answer), None)
             if failed is not None:
                 raise self._failed(failed)
@@ -308,7 +275,7 @@ class Crew:
             self._send(channel, {**request, "seed": seed * 65537 + rank * 2 + 1})
         enter, leave = [], []
         for channel in self._channels:
-            answer, blob = self._recv(channel, deadline)
+            answer, blob = self._receive(channel, deadline)
             if "error" in answer:
                 raise self._failed(answer["error"])
             times = np.frombuffer(blob, dtype=np.uint64).astype(np.int64).reshape(2, -1)
@@ -329,41 +296,27 @@ class Crew:
         except OSError:  # The rank has ended.
             raise self._failed("a rank ended") from None
 
-    def _recv(self, channel: Channel, deadline: float) -> tuple[dict[str, Any], bytes]:
-        try:
-            return channel.recv(max(0.0, deadline - time.monotonic()))
-        except EOFError:
-            raise self._failed("a rank ended") from None
-        except TimeoutError:
-            raise self._failed("a rank did not reply in time") from None
-
-    def _failed(self, why: str) -> MeasureError:
+    def _failed(self, why: str, reason: str = "died") -> MeasureError:
         output = children.last_words(self._output)
         name = f"mpi:{self._library.flavour}" if self._library else self.protocol
         text = f"{name}, {counted(self.n_ranks, 'rank')}: {why}"
-        return MeasureError(text + (f"\n{output}" if output else ""), "died")
+        return MeasureError(text + (f"\n{output}" if output else ""), reason)
 
     def close(self) -> None:
         """End the ranks. A second Ctrl-C waits until this is done."""
         with shielded():
-            children.dismiss(self._channels, self._processes)
+            self._dismiss()
             self._kill()
 
     def _kill(self) -> None:
-        children.end(self._channels, self._processes, self._mpi)
+        self._end()
         self._processes, self._channels = [], []
-        self._output.close()
 
     def __enter__(self) -> Crew:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
-
-
-def _command(arguments: list[str]) -> list[str]:
-    """Return the command of a rank."""
-    return children.command("viakit.measure.crew", arguments)
 
 
 # ---------------------------------------------------------------------------------------------- a rank

@@ -147,7 +147,7 @@ class Entry(Bursts):
             self.n = count_for(wanted, took, 3, most)
 
     def _run(self, skew_s: float, seed: int) -> Any:
-        name, warmup = "" if self.protocol.startswith("mpi") else self.algorithm, min(self.n // 10 + 1, 50)
+        name, warmup = "" if mpi.is_mpi(self.protocol) else self.algorithm, min(self.n // 10 + 1, 50)
         what: dict[str, Any] = {"operation": self.operation, "nbytes": self.nbytes}
         return self.crew.run(name, self.n, warmup=warmup, skew_s=skew_s, seed=seed, **what).seconds
 
@@ -307,7 +307,7 @@ def show_missing(document: Mapping[str, Any], console: Console) -> None:
 
 def draw_curve(axes: Any, x: Sequence[int], times: Sequence[Mapping[str, float]], label: str, by: str) -> None:
     """Draw medians in microseconds and a band from the 5th to the 90th percentile; the line is dashed for MPI."""
-    style = "--" if by.startswith("mpi") else ":" if by == "scheduler" else "-"
+    style = "--" if mpi.is_mpi(by) else ":" if by == "scheduler" else "-"
     medians = [one["median"] * 1e6 for one in times]
     (line,) = axes.plot(x, medians, style, marker="o", markersize=3.5, label=label)
     low, high = ([one[key] * 1e6 for one in times] for key in ("p5", "p90"))

@@ -84,6 +84,10 @@ class Protocol:
         Supported uses of the buffers. A sweep with another one measures the protocol with the first of these.
     takes_sockbuf : bool
         Whether the size of its socket buffers can be set.
+    options : tuple of str
+        Options of a pair that are for this protocol, by their names in the configuration of a sweep.
+    headers : int
+        Bytes of a packet on an IP network before the payload.
     policy : str
         Policy of the message engine that the name has after a colon; "": none.
     """
@@ -104,7 +108,34 @@ class Protocol:
     counts_calls: bool = True
     buffers: tuple[str, ...] = BUFFERS
     takes_sockbuf: bool = False
+    options: tuple[str, ...] = ()
+    headers: int = 0
     policy: str = ""
+
+    @property
+    def raw(self) -> bool:
+        """Whether the protocol sends Ethernet frames itself, so that it needs an interface of each host."""
+        return "testbed" in self.needs
+
+    @property
+    def by_mpi(self) -> bool:
+        """Whether an MPI library carries the messages, and starts the ranks."""
+        return "mpi" in self.needs
+
+    @property
+    def takes_faults(self) -> bool:
+        """Whether the protocol sends through NICs of viakit, which can inject faults."""
+        return "fault" in self.options
+
+    @property
+    def in_one_process(self) -> bool:
+        """Whether both sides are threads of one process."""
+        return self.link == "loop"
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether messages cross memory that two processes share, whose limit the floor is."""
+        return self.link == "shm"
 
     @property
     def base(self) -> str:
@@ -125,12 +156,16 @@ def _row(name: str, link: str, side: str, description: str, title: str = "", col
 
 _BOTH: dict[str, Any] = {"levels": LEVELS}
 _ALLOCATES: dict[str, Any] = {"allocates": True}
-_VIA: dict[str, Any] = {"max_bytes": 64 << 20, "allocates": True}
+_NIC: dict[str, Any] = {"options": (*VIA_CHOICES, "interface", "fault")}
+_VIA: dict[str, Any] = {"max_bytes": 64 << 20, "allocates": True, **_NIC}
 _WIRE: dict[str, Any] = {"needs": ("testbed",)}
 _UNCOUNTED: dict[str, Any] = {"counts_calls": False}
-_MPI: dict[str, Any] = {"levels": LEVELS, "needs": ("mpi",), "waits": ("poll",), **_UNCOUNTED}
+_MPI: dict[str, Any] = {"levels": LEVELS, "needs": ("mpi",), "waits": ("poll",), "options": ("spec",), **_UNCOUNTED}
+_ENGINE: dict[str, Any] = {"options": ("policy", "network", "spec"), "levels": LEVELS, **_UNCOUNTED}
+_ENGINE_ON_NICS: dict[str, Any] = {**_ENGINE, "options": (*_ENGINE["options"], "fault")}
 _SIZED: dict[str, Any] = {"takes_sockbuf": True}
 _STREAM: dict[str, Any] = {"levels": LEVELS, "min_bytes": 1}
+_TCP: dict[str, Any] = {"headers": 52}  # IP, and TCP with timestamps
 _LINE: dict[str, Any] = {"min_bytes": 8, "max_bytes": 8, "modes": ("pingpong",), "waits": ("poll",)}
 
 # The one place that names a protocol: command line, workers, reports, pictures and tests read it. The colours are those
@@ -147,26 +182,27 @@ _TABLE = {
         _row("via-loop", "loop", "sides_via:ViaSide", "VIA between two threads of one process",
              "VIA inside one process", "#A05A00", **_VIA),
         _row("bip-eth", "eth", "sides_via:BipSide", "BIP over raw Ethernet frames",
-             "BIP on raw Ethernet frames", "#882255", **_WIRE),
-        _row("bip-udp", "ip", "sides_via:BipSide", "BIP over UDP sockets", "BIP on UDP sockets", "#AA4499"),
+             "BIP on raw Ethernet frames", "#882255", **_WIRE, **_NIC),
+        _row("bip-udp", "ip", "sides_via:BipSide", "BIP over UDP sockets", "BIP on UDP sockets", "#AA4499", **_NIC),
         _row("bip-shm", "shm", "sides_via:BipSide", "BIP between two processes of one host",
-             "BIP on shared memory", "#661100"),
+             "BIP on shared memory", "#661100", **_NIC),
         _row("msg-via", "via", "sides_msg:MsgSide",
              "the message engine over VIA: shm on one host, eth or udp between two",
-             "messages over VIA", "#332288", **_ALLOCATES, **_BOTH, **_UNCOUNTED),
+             "messages over VIA", "#332288", **_ALLOCATES, **_ENGINE_ON_NICS),
         _row("msg-bip", "via", "sides_msg:MsgSide", "the message engine over BIP, which is over VIA",
-             "messages over BIP", "#AA7700", **_BOTH, **_UNCOUNTED),
+             "messages over BIP", "#AA7700", **_ENGINE_ON_NICS),
         _row("msg-tcp", "ip", "sides_msg:MsgSide", "the message engine over TCP sockets",
-             "messages over TCP", "#117733", **_BOTH, **_UNCOUNTED, **_SIZED),
-        _row("tcp", "ip", "sides:SocketSide", "TCP sockets with TCP_NODELAY", "TCP", "#0072B2", **_STREAM, **_SIZED),
+             "messages over TCP", "#117733", **_ENGINE, **_SIZED, **_TCP),
+        _row("tcp", "ip", "sides:SocketSide", "TCP sockets with TCP_NODELAY", "TCP", "#0072B2",
+             **_STREAM, **_SIZED, **_TCP),
         _row("tcp:default", "ip", "sides:SocketSide", "the same, always with the kernel's own socket buffers",
-             "TCP as it comes", "#6BAED6", **_STREAM),
+             "TCP as it comes", "#6BAED6", **_STREAM, **_TCP),
         _row("udp", "ip", "sides:UdpSide", "UDP sockets; lost datagrams are retransmitted and counted",
-             "UDP", "#56B4E9", **_SIZED),
+             "UDP", "#56B4E9", headers=28, **_SIZED),
         _row("unix", "unix", "sides:SocketSide", "Unix stream sockets",
              "a Unix-domain socket", "#6B6B6B", **_STREAM, **_SIZED),
         _row("zmq", "ip", "sides:ZmqSide", "ZeroMQ PAIR sockets over TCP: pyzmq's libzmq",
-             "ZeroMQ", "#009E73", **_BOTH, **_UNCOUNTED, **_SIZED),
+             "ZeroMQ", "#009E73", **_BOTH, **_UNCOUNTED, **_SIZED, **_TCP),
         _row("mpi", "mpi", "sides_msg:MpiSide", "the MPI that mpi4py finds", "MPI", "#CC79A7", **_MPI),
         _row("mpi:mpich", "mpi", "sides_msg:MpiSide", "MPICH", "MPICH", "#7A4A8C", **_MPI),
         _row("mpi:openmpi", "mpi", "sides_msg:MpiSide", "Open MPI", "Open MPI", "#CC79A7", **_MPI),
@@ -188,9 +224,9 @@ _MACHINE_TABLE = {
     protocol.name: protocol
     for protocol in (
         _row("via-sim", "sim", "sides_via:ViaSide", "VIA on a described machine",
-             "VIA on the machine", "#D55E00", max_bytes=64 << 20),
+             "VIA on the machine", "#D55E00", max_bytes=64 << 20, **_NIC),
         _row("bip-sim", "sim", "sides_via:BipSide", "BIP on a described machine",
-             "BIP on the machine", "#882255"),
+             "BIP on the machine", "#882255", **_NIC),
     )
 }  # fmt: skip
 _ON_MACHINE = {"via": "via-sim", "bip": "bip-sim", "msg-via": "msg-via", "msg-bip": "msg-bip"}
@@ -253,7 +289,7 @@ def known(name: str) -> Protocol | None:
 def _with_policy(name: str) -> Protocol | None:
     """Return the protocol of the message engine that *name* gives, with its policy; None for a name without policy."""
     base, colon, _ = name.partition(":")
-    if not colon or base not in _TABLE or not base.startswith("msg-"):
+    if not colon or base not in _TABLE or "policy" not in _TABLE[base].options:
         return None
     from viakit import _core  # on use: only names of policies need it
     from viakit.launch.policy import split  # start-up time

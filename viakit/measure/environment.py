@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import viakit
+from viakit.launch import mpi_library
 
 if TYPE_CHECKING:
     from viakit.remote import Remote
@@ -168,7 +169,7 @@ def environment(
     mpi = [
         {key: info.get(key) for key in ("protocol", "library", "version", "transport") if info.get(key) is not None}
         for info in infos
-        if str(info.get("protocol", "")).split(":")[0] == "mpi"
+        if mpi_library.is_mpi(info.get("protocol"))
     ]
 
     def gathered(key: str) -> Any:

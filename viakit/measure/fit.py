@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from viakit.measure import stats
+from viakit.measure import endpoints, stats
 from viakit.measure.kinds import TRANSFERS, kind_of
 from viakit.measure.ladder import format_size
 from viakit.measure.table import format_bandwidth, format_time
@@ -263,9 +263,8 @@ def _limits(series: Mapping[str, Any], environment: Mapping[str, Any]) -> list[t
         kind = "MTU" if series.get("mtu") else "frame"
         found.append((kind, float(payload), f"the payload of one frame, {payload} B"))
     elif series.get("mtu"):
-        payload = int(series["mtu"]) - (
-            28 if series["protocol"] == "udp" else 52
-        )  # IP with UDP, or TCP with timestamps
+        protocol = endpoints.known(series["protocol"])
+        payload = int(series["mtu"]) - (protocol.headers if protocol is not None else 0)
         found.append(("MTU", float(payload), f"the payload of one frame at MTU {series['mtu']}, about {payload} B"))
     if info.get("super_payload"):
         size = int(info["super_payload"])

@@ -148,7 +148,7 @@ class _Run:
 def check(protocol: str, nbytes: int, losses: Sequence[float], retransmissions: Sequence[str], seconds: float) -> None:
     """Raise ValueError for invalid arguments of :func:`measure`, without starting anything."""
     known = endpoints.lookup(protocol)
-    if not protocol.startswith(("via-", "bip-")) or protocol == "via-loop":
+    if "retransmission" not in known.options or known.in_one_process:
         raise ValueError(f"{protocol} does not support faults; expected via-udp, via-eth, via-shm, or bip-*")
     if not 1 <= nbytes <= known.max_bytes:
         raise ValueError(f"nbytes is {nbytes}; expected a size from 1 to {known.max_bytes}")

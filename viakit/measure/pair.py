@@ -17,24 +17,20 @@ import os
 import secrets
 import select
 import signal
-import socket
-import tempfile
 import time
 import warnings
 from collections.abc import Sequence
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import viakit
 from viakit.base import secret as _secret
 from viakit.launch import mpi_library as mpi
 from viakit.measure import children
-from viakit.measure.channel import CONTROL_VERSION, Channel
+from viakit.measure.channel import Channel
 from viakit.measure.endpoints import BUFFERS, LEVELS, MEMORIES, MODES, WAITS, MeasureError, Protocol, lookup
 from viakit.measure.environment import caches
-from viakit.measure.ranks import Ranks
 from viakit.measure.samples import Samples
 
 if TYPE_CHECKING:
@@ -44,7 +40,6 @@ if TYPE_CHECKING:
 
 __all__ = ["MeasureError", "Pair", "Samples"]
 
-_START_S = 30.0  # until both workers have sent their hello
 _SECOND_WORD_S = 0.5  # after one worker failed, time for the other one to report its reason
 _GRACE_S = 5.0  # beyond the workers' own deadline
 _SLOWEST_BPS = 1e6  # a slower wire counts as broken
@@ -56,7 +51,7 @@ _COLD_BYTES = 64 << 20  # size of that pool if the caches are unknown
 _CAUSES = ("died", "usage", "missing", "refused", "version", "mismatch", "error", "gone", "timeout", "stopped")
 
 
-class Pair:
+class Pair(children.Team):
     """Two workers and a connection between them.
 
     Parameters
@@ -116,6 +111,8 @@ class Pair:
         If the protocol cannot be started on this machine; the message contains a remedy.
     """
 
+    module, member, start_s = "viakit.measure.worker", "worker", 30.0
+
     def __init__(
         self,
         protocol: str,
@@ -146,24 +143,20 @@ class Pair:
         self._testbed = testbed if self.protocol.wired else None
         self._options = {**(options or {}), **({"policy": self.protocol.policy} if self.protocol.policy else {})}
         interface = self._options.pop("interface", None)
-        if self.protocol.link == "eth" and testbed is None and not interface:
+        if self.protocol.raw and testbed is None and not interface:
             raise MeasureError(
                 f"{protocol} sends raw Ethernet frames and needs two interfaces on one wire. Remedy: --hosts testbed, "
                 "which needs no root, or name the interfaces (--interface IF0,IF1)",
                 "usage",
             )
-        self._interfaces = _two_interfaces(interface, self._testbed, self.protocol.link)
+        self._interfaces = _two_interfaces(interface, self._testbed, self.protocol.raw)
         if sockbuf is not None and not self.protocol.takes_sockbuf:
             raise MeasureError(f"{protocol} has no socket buffers that can be set. Remedy: leave out sockbuf", "usage")
         self._sockbuf = sockbuf
         self._machine = machine
-        self._processes: list[Any] = []
-        self._channels: list[Channel] = []
-        self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
-        self._mpi: Ranks | None = None
+        super().__init__()
         self.pids: list[int] = []
         self._runs = secrets.randbits(24)
-        self._secret = _secret.new()  # Only the two sides have it, so concurrent pairs stay apart.
         self._broken: str | None = None
         self._closed = False
         self._cores = [self._core_of(side) for side in range(2)]
@@ -180,35 +173,18 @@ class Pair:
     def _start(self) -> None:
         """Start the processes and open a channel to each side."""
         name = self.protocol.name
-        library = mpi.find(name) if self.protocol.link == "mpi" else None
+        library = mpi.find(name) if self.protocol.by_mpi else None
         if library is not None:
-            self._start_ranks(library)
-        elif name == "via-loop":
-            self._start_worker(None, n_sides=2)
+            self._connect_ranks(library)
+        elif self.protocol.in_one_process:
+            self._start_process(None, n_sides=2)
         else:
             for side in range(2):
-                self._start_worker(side)
+                host = self._testbed.hosts[side] if self._testbed is not None else None
+                self._start_process(host, fds=self._floor_fds())
         if library is None:  # the hello of a rank has been read already, because it contains the rank
-            for channel in self._channels:
-                hello, _ = self._answer_of(channel, time.monotonic() + _START_S)
-                self._check_hello(hello)
-                self.pids.append(hello["pid"])
-
-    def _start_worker(self, side: int | None, n_sides: int = 1) -> None:
-        """Start one worker with a channel for each of its sides."""
-        theirs: list[socket.socket] = []
-        for _ in range(n_sides):
-            mine, other = socket.socketpair()
-            self._channels.append(Channel(mine))
-            theirs.append(other)
-        fds = [sock.fileno() for sock in theirs]
-        command = children.command("viakit.measure.worker", [part for fd in fds for part in ("--fd", str(fd))])
-        host = self._testbed.hosts[side] if self._testbed is not None and side is not None else None
-        try:
-            self._processes.append(children.start(command, [*fds, *self._floor_fds()], self._output, host))
-        finally:
-            for sock in theirs:
-                sock.close()
+            deadline = time.monotonic() + self.start_s
+            self.pids = [self._hello(channel, deadline)["pid"] for channel in self._channels]
 
     def _floor_fds(self) -> list[int]:
         """Return the descriptor of the memory that both sides of floor share. The first call creates it."""
@@ -219,46 +195,18 @@ class Pair:
             os.ftruncate(self._floor_fd, 4096)
         return [self._floor_fd]
 
-    def _start_ranks(self, library: mpi.Library) -> None:
+    def _connect_ranks(self, library: mpi.Library) -> None:
         """Start both ranks under mpiexec and accept their connections."""
-        self._mpi = Ranks(
-            library, lambda name: children.command("viakit.measure.worker", ["--connect", name]), 2, self._output
-        )
-        self._mpi.start()
-        assert self._mpi.process is not None
-        self._processes.append(self._mpi.process)
         ranks: dict[int, Channel] = {}
         pids: dict[int, int] = {}
-        deadline = time.monotonic() + _START_S
         try:
-            while len(ranks) < 2:
-                channel = self._accept(self._mpi, deadline)
-                hello, _ = self._answer_of(channel, deadline)
-                self._check_hello(hello)
+            for channel in self._start_ranks(library, 2):
+                hello = self._hello(channel, time.monotonic() + self.start_s)
                 rank = hello["rank"] if hello["rank"] is not None else len(ranks)
                 ranks[rank], pids[rank] = channel, hello["pid"]
         finally:
             self._channels = [ranks[rank] for rank in sorted(ranks)]
             self.pids = [pids[rank] for rank in sorted(pids)]
-
-    def _accept(self, ranks: Ranks, deadline: float) -> Channel:
-        """Wait until a rank connects. Raise an error if mpiexec has ended."""
-        try:
-            channel = ranks.accept(deadline)
-        except TimeoutError:
-            raise MeasureError(f"{self.protocol.name}: the ranks did not start in {_START_S:g} s", "timeout") from None
-        if channel is None:
-            raise self._died("mpiexec ended")
-        return channel
-
-    def _check_hello(self, hello: dict[str, Any]) -> None:
-        """Raise an error if a worker is of another version."""
-        if hello.get("hello") != CONTROL_VERSION or hello.get("viakit") != viakit.__version__:
-            raise MeasureError(
-                f"the worker is of viakit {hello.get('viakit')} (control version {hello.get('hello')}), this is viakit "
-                f"{viakit.__version__} (control version {CONTROL_VERSION}). Remedy: install one version, once",
-                "version",
-            )
 
     def reconnect(self, sockbuf: int | None) -> None:
         """Replace the connection by one with socket buffers of *sockbuf* bytes; only for tcp and unix.
@@ -277,7 +225,7 @@ class Pair:
     def _connect(self) -> None:
         """Open and connect both sides, and store their properties in `info`."""
         requests = [self._opening(side) for side in range(2)]
-        deadline = time.monotonic() + _START_S
+        deadline = time.monotonic() + self.start_s
         offers = self._both(requests, deadline)
         if self._mpi is not None:
             for offer in offers:
@@ -285,7 +233,7 @@ class Pair:
         if hasattr(self, "_floor_fd"):
             os.close(self._floor_fd)
             del self._floor_fd
-        timeout_s = min(self.timeout_s, _START_S)
+        timeout_s = min(self.timeout_s, self.start_s)
         peers = [{"op": "connect", "peer": offers[1 - side][0]["offer"], "timeout_s": timeout_s} for side in range(2)]
         infos = self._both(peers, time.monotonic() + timeout_s + _GRACE_S)
         first = infos[0][0]["info"]
@@ -362,7 +310,7 @@ class Pair:
             for channel in ready:
                 side = self._channels.index(channel)
                 try:
-                    answer = self._answer_of(channel, time.monotonic() + _GRACE_S)
+                    answer = self._receive(channel, time.monotonic() + _GRACE_S)
                     answers[side] = answer
                     if "error" in answer[0]:
                         failures.append(_failure(self.protocol.name, answer[0]))
@@ -379,13 +327,11 @@ class Pair:
             raise cause
         return [answer for answer in answers if answer is not None]
 
-    def _answer_of(self, channel: Channel, deadline: float) -> tuple[dict[str, Any], bytes]:
-        try:
-            return channel.recv(max(0.0, deadline - time.monotonic()))
-        except EOFError:
-            raise self._died("a worker ended in the middle") from None
-        except TimeoutError:
-            raise MeasureError(f"{self.protocol.name}: a worker gave no answer", "timeout") from None
+    def _failed(self, why: str, reason: str = "died") -> MeasureError:
+        """Return the error of this pair; for a process that has ended, with its status and the end of its output."""
+        if reason == "died":
+            return self._died(why)
+        return MeasureError(f"{self.protocol.name}: {why}", reason)
 
     def _died(self, what: str) -> MeasureError:
         """Return the error for a process that has ended, with the end of its output."""
@@ -523,7 +469,7 @@ class Pair:
         """End both workers and wait until they have ended. Idempotent."""
         if self._closed:
             return
-        children.dismiss(self._channels, self._processes)
+        self._dismiss()
         self._kill()
 
     def _kill(self) -> None:
@@ -531,11 +477,10 @@ class Pair:
         if self._closed:
             return
         self._closed = True
-        children.end(self._channels, self._processes, self._mpi)
+        self._end()
         if hasattr(self, "_floor_fd"):
             os.close(self._floor_fd)
             del self._floor_fd
-        self._output.close()
 
     def __enter__(self) -> Pair:
         return self
@@ -566,7 +511,7 @@ def _check_choice(protocol: Protocol, what: str, given: str, has: Sequence[str],
     if given not in known:
         raise ValueError(f"{what} is {given!r}; expected one of {', '.join(known)}")
     if given not in has:
-        why = " (MPI libraries poll; none of them sleeps in a receive)" if protocol.link == "mpi" else ""
+        why = " (MPI libraries poll; none of them sleeps in a receive)" if protocol.by_mpi else ""
         why = {
             "memory": " (only via-* and msg-via have an allocator)",
             "buffers": " in Python (the loop in C has them)",
@@ -574,11 +519,11 @@ def _check_choice(protocol: Protocol, what: str, given: str, has: Sequence[str],
         raise MeasureError(f"{protocol.name} has no {what} {given!r}{why}. Remedy: {what} {' or '.join(has)}", "usage")
 
 
-def _two_interfaces(given: str | None, testbed: Testbed | Remote | None, link: str) -> tuple[str, str]:
+def _two_interfaces(given: str | None, testbed: Testbed | Remote | None, raw: bool) -> tuple[str, str]:
     """Return the interfaces of A and B."""
     if testbed is not None:
         return testbed.hosts[0].interface, testbed.hosts[1].interface
-    if link == "eth" and given:
+    if raw and given:
         a, _, b = given.partition(",")
         return a.strip(), (b or a).strip()
     return "lo", "lo"

@@ -16,11 +16,9 @@ __all__ = [
     "UsageError",
     "check",
     "is_remote",
-    "needs_testbed",
     "plan",
     "remote_hosts",
     "several",
-    "takes_faults",
 ]
 
 CHOICES = {  # accepted values of options, by attribute of Config
@@ -167,16 +165,6 @@ class Config:
     timeout_s: float = 30.0
 
 
-def needs_testbed(protocol: endpoints.Protocol) -> bool:
-    """Return whether a protocol's description requires hosts that are connected by a wire."""
-    return "testbed" in protocol.needs
-
-
-def takes_faults(protocol: str) -> bool:
-    """Return whether a protocol sends through NICs of viakit, which can inject faults."""
-    return protocol.startswith(("via-", "bip-")) or protocol.partition(":")[0] in ("msg-via", "msg-bip")
-
-
 @dataclass(frozen=True, eq=False)
 class Series:
     """One curve: a protocol at one level, on one wire, with one size of socket buffers."""
@@ -220,7 +208,7 @@ def _check(config: Config) -> None:
             raise UsageError(f"--{option} is {given!r}: it has to be one of {', '.join(allowed)}")
     network = None if is_remote(config.hosts) else config.network  # between real machines it is for every protocol
     for option, given in (("--policy", config.policy), ("--network", network)):
-        if given is not None and not any(name.startswith("msg-") for name in config.protocols):
+        if given is not None and not any("policy" in _protocol(name, config).options for name in config.protocols):
             raise UsageError(f"{option} is for the message engine: name msg-via, msg-bip or msg-tcp")
     if config.fault is not None:
         _check_faults(config)
@@ -294,7 +282,7 @@ def _check_faults(config: Config) -> None:
         faults = via.Faults.parse(config.fault or "")
     except ValueError as error:
         raise UsageError(f"--fault: {error}") from None
-    if not any(takes_faults(name) for name in config.protocols):
+    if not any(_protocol(name, config).takes_faults for name in config.protocols):
         raise UsageError("--fault spoils what via-*, bip-*, msg-via and msg-bip send: name at least one of them")
     if config.reliability == "unreliable" and faults.loses:
         raise UsageError("--fault with loss and --reliability unreliable: a lost message would be waited for in vain")
@@ -319,9 +307,14 @@ def _levels(protocol: endpoints.Protocol, config: Config) -> list[str]:
     return [config.level]
 
 
+def _protocol(name: str, config: Config) -> endpoints.Protocol:
+    """Return the protocol that a name stands for, on this machine or on a described one."""
+    return endpoints.lookup(name if config.machine is None else endpoints.on_machine(name))
+
+
 def _on_machine(name: str, config: Config) -> Series:
     """Return the series of a protocol on a described machine."""
-    protocol = endpoints.lookup(endpoints.on_machine(name))
+    protocol = _protocol(name, config)
     ladder.check_limits(config.sizes, name, protocol.min_bytes, protocol.max_bytes)
     return Series(protocol.name, protocol, "c", "machine")
 
@@ -340,7 +333,7 @@ def plan(config: Config) -> tuple[list[Series], bool]:
     found = {name: endpoints.lookup(name) for name in config.protocols}
     hosts = "ssh" if is_remote(config.hosts) else config.hosts
     if hosts == "auto":
-        wire = config.mtu is not None or config.rate is not None or any(map(needs_testbed, found.values()))
+        wire = config.mtu is not None or config.rate is not None or any(one.raw for one in found.values())
         hosts = "testbed" if wire and not config.interface else "local"
     if hosts in ("local", "ssh") and (config.mtu is not None or config.rate is not None):
         option = "--mtu" if config.mtu is not None else "--rate"
@@ -371,7 +364,7 @@ def plan(config: Config) -> tuple[list[Series], bool]:
             f"take{'s' * (len(found) == 1)} ordinary memory; remove --memory, or add one of via-* and msg-via"
         )
     # The floor shows how far shared memory is from the limit of the machine.
-    shared = any(one.protocol.link == "shm" for one in series)
+    shared = any(one.protocol.in_memory for one in series)
     if shared and config.mode == "pingpong" and config.wait == "poll" and "floor" not in found:
         series.append(Series("floor", endpoints.lookup("floor"), "c", "local", is_floor=True))
     return series, any(one.hosts != "local" for one in series)

@@ -31,7 +31,7 @@ from viakit import machines
 from viakit import testbed as testbeds
 from viakit.measure import ladder, sockbuf, stats
 from viakit.measure import pair as pairs
-from viakit.measure.endpoints import VIA_CHOICES, MeasureError
+from viakit.measure.endpoints import MeasureError
 from viakit.measure.environment import of_machines
 from viakit.measure.plan import (
     FLOOR_NBYTES,
@@ -41,16 +41,14 @@ from viakit.measure.plan import (
     UsageError,
     check,
     is_remote,
-    needs_testbed,
     plan,
     remote_hosts,
-    takes_faults,
 )
 from viakit.measure.result import Document
 from viakit.measure.turns import Bursts, Turns, count_for, shielded
 from viakit.testbed.wire import Wire
 
-__all__ = ["Config", "Outcome", "Point", "Progress", "UsageError", "check", "describe", "needs_testbed", "run"]
+__all__ = ["Config", "Outcome", "Point", "Progress", "UsageError", "check", "describe", "run"]
 
 MIN_ROUNDS = 11  # bursts of a point before its interval may end it
 LONGEST_BURST_S = 0.010
@@ -391,16 +389,8 @@ def _finished(group: Sequence[Point], n: int) -> bool:
 
 def _options(one: Series, config: Config) -> dict[str, Any]:
     """Return the options of a pair that the configuration sets and the protocol has."""
-    family = one.name.partition("-")[0].partition(":")[0]
-    names: dict[str, tuple[str, ...]] = {
-        "via": (*VIA_CHOICES, "interface"),
-        "bip": (*VIA_CHOICES, "interface"),
-        "msg": ("policy", "network", "spec"),
-        "mpi": ("spec",),
-    }
-    chosen = [*names.get(family, ()), *(["fault"] if takes_faults(one.name) else [])]
-    options = {name: given for name in chosen if (given := getattr(config, name)) is not None}
-    if is_remote(config.hosts) and family == "msg":
+    options = {name: given for name in one.protocol.options if (given := getattr(config, name)) is not None}
+    if is_remote(config.hosts) and "network" in one.protocol.options:
         options["network"] = (config.network or "udp").partition(":")[0]
     return options
 
