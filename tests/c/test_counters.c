@@ -1,7 +1,7 @@
 /*
  * test_counters.c - the counters keep their promises: test_counters LINK [CASE...], see harness.h for LINK.
  *
- * "Zero-copy is a number that one can read" (docs/design.md) is worth something only if the number is right. On eth a
+ * Zero-copy is a number that a program can read (docs/provider.md), and the number has to be right. On eth a
  * 64-byte message costs one system call to send and none to receive by polling. On every link a message's payload is
  * copied as often as docs/provider.md states. The receiver counts as many as the sender. Cases without faults compare
  * exact counts; retransmissions, which a busy machine causes, are allowed for by their own counters.
