@@ -349,7 +349,7 @@ def beside(quick: bool) -> Iterator[Case]:
     """Yield the work of the kernel together with that of the plain C loop (viakit.apps.plain)."""
     pairs = 1 << (18 if quick else 25)
 
-    def ours() -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    def kernel() -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         figures = Figures()
         figures.add(0, pairs, Phases())
         return figures.counts, figures.sums
@@ -362,9 +362,9 @@ def beside(quick: bool) -> Iterator[Case]:
 
     yield Case(
         f"EP, 2^{pairs.bit_length() - 1} pairs",
-        ours,
+        kernel,
         plain,
-        lambda mine, theirs: np.array_equal(mine[0], theirs[0]) and np.allclose(mine[1], theirs[1], TOLERANCE),
+        lambda one, other: np.array_equal(one[0], other[0]) and np.allclose(one[1], other[1], TOLERANCE),
     )
 
 

@@ -351,7 +351,7 @@ def parallel(comm: Any, what: Problem, phases: Phases | None = None) -> Outcome:
     part = _Part(what, comm.Get_rank(), size)
     transpose = _Transpose(comm, part)
     checksums = np.zeros(what.iterations, np.complex128)
-    done, everybody = np.zeros(1, np.int32), np.zeros(size, np.int32)
+    done, finished = np.zeros(1, np.int32), np.zeros(size, np.int32)
     comm.Barrier()
     phases.begin()
     part.start_to_blocks()
@@ -362,7 +362,7 @@ def parallel(comm: Any, what: Problem, phases: Phases | None = None) -> Outcome:
         transpose.lines_to_blocks()
         checksums[time - 1] = part.blocks_to_checksum()
         done[0] = time
-        comm.Gather(done, everybody, root=0)  # all ranks have finished this iteration
+        comm.Gather(done, finished, root=0)  # all ranks have finished this iteration
         phases.progress(time, what.iterations)
     phases.end()
     total = np.zeros_like(checksums)
@@ -456,7 +456,7 @@ def beside(quick: bool = False) -> Iterator[Case]:
         sums = np.zeros(what.iterations, np.complex128)
         part = _Part(what)
 
-        def ours(what: Problem = what, part: _Part = part) -> Any:
+        def kernel(what: Problem = what, part: _Part = part) -> Any:
             return np.array(_solve(what, part, Phases()).checksums)
 
         def plain(library: Any, what: Problem = what, arrays: Any = arrays, sums: Any = sums) -> Any:
@@ -469,7 +469,7 @@ def beside(quick: bool = False) -> Iterator[Case]:
         def agree(one: Any, other: Any) -> bool:
             return bool(np.allclose(one, other, rtol=TOLERANCE, atol=0))
 
-        yield Case(f"FT {klass}: {n1} x {n2} x {n3}, {what.iterations} iterations", ours, plain, agree)
+        yield Case(f"FT {klass}: {n1} x {n2} x {n3}, {what.iterations} iterations", kernel, plain, agree)
 
 
 APPLICATION = harness.Application(

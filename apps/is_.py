@@ -349,10 +349,10 @@ def parallel(comm: Any, what: Problem, phases: Phases | None = None) -> Outcome:
     # Results of each rank: ranks of the test keys that it owns, and the keys that it put. Both algorithms return 0 for
     # test keys of other ranks.
     mine = np.concatenate([found.ravel(), [key_sum, placed, disorder]])
-    everybody = np.zeros_like(mine)
-    comm.Allreduce(mine, everybody)
-    test_ranks = everybody[:-3].reshape(found.shape).tolist()
-    return Outcome(int(everybody[-3]), test_ranks, int(everybody[-2]), int(everybody[-1]))
+    total = np.zeros_like(mine)
+    comm.Allreduce(mine, total)
+    test_ranks = total[:-3].reshape(found.shape).tolist()
+    return Outcome(int(total[-3]), test_ranks, int(total[-2]), int(total[-1]))
 
 
 class _Chain:
@@ -540,7 +540,7 @@ def beside(quick: bool = False) -> Iterator[Case]:
         work = _workspace(what.max_key)
         other_keys, other = np.zeros_like(keys), np.zeros_like(cumulative)
 
-        def ours(what=what, keys=keys, cumulative=cumulative, work=work) -> Keys:  # noqa: ANN001
+        def kernel(what=what, keys=keys, cumulative=cumulative, work=work) -> Keys:  # noqa: ANN001
             _kernels.is_keys(SEED, what.max_log, keys)
             for iteration in rankings(what):
                 change(keys, what, 0, iteration)
@@ -556,7 +556,7 @@ def beside(quick: bool = False) -> Iterator[Case]:
             )  # fmt: skip
             return cumulative
 
-        yield Case(f"IS {klass}: keys made, ranked 11 times", ours, plain, np.array_equal)
+        yield Case(f"IS {klass}: keys made, ranked 11 times", kernel, plain, np.array_equal)
 
 
 APPLICATION = harness.Application(

@@ -434,7 +434,7 @@ def beside(quick: bool) -> Iterator[Case]:
         def again(band: Band = band, start: tuple[Rows, Rows] = start) -> None:
             band.red[:], band.black[:] = start
 
-        def ours(band: Band = band, stages: range = range(2 * task.iterations)) -> Rows:
+        def kernel(band: Band = band, stages: range = range(2 * task.iterations)) -> Rows:
             for some in passages(stages, band.depth):
                 band.sweep(some.start, len(some))
             return band.black.copy()
@@ -446,7 +446,7 @@ def beside(quick: bool) -> Iterator[Case]:
             return band.black.copy()
 
         yield Case(
-            f"SOR, {init}, {task.rows} x {task.columns}, {task.iterations} it.", ours, plain, np.array_equal, again
+            f"SOR, {init}, {task.rows} x {task.columns}, {task.iterations} it.", kernel, plain, np.array_equal, again
         )
 
 

@@ -147,8 +147,8 @@ def words(document: Mapping[str, Any]) -> list[str]:
         )
     if any(one.protocol == COPIES for one in found):
         sentences.append(
-            "copies: the serial program on every rank at once, each for itself. What they lose against as many times "
-            "the speed of one is the machine's (memory, caches, cores that are halves of one): nobody can be quicker."
+            "copies: the serial program on every rank at once, each for itself. Their loss against as many times "
+            "the speed of one is the machine's (memory, caches, halves of cores). No parallel program can be faster."
         )
     sentences += [f"WRONG RESULT: {one}" for one in wrong(document)]
     return sentences

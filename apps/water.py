@@ -543,7 +543,7 @@ def beside(quick: bool = False) -> Iterator[Any]:
         _kernels.water_place(state, sites)
         sites[n:] = sites[: n // 2]
 
-        def ours(sites: np.ndarray = sites, n: int = n, box: float = box, cutoff: float = cutoff) -> Any:
+        def kernel(sites: np.ndarray = sites, n: int = n, box: float = box, cutoff: float = cutoff) -> Any:
             forces = np.zeros_like(sites)
             virial, _ = _kernels.water_pair_forces(sites, 0, n, n, box, cutoff, forces)
             energy, answer, _ = _kernels.water_pair_energies(sites, 0, n, n, box, cutoff)
@@ -563,7 +563,7 @@ def beside(quick: bool = False) -> Iterator[Any]:
         def same(a: np.ndarray, b: np.ndarray) -> bool:
             return bool(np.allclose(a, b, rtol=1e-9, atol=1e-9))
 
-        yield Case(f"Water, {molecules} molecules, forces, energies", ours, plain, same)
+        yield Case(f"Water, {molecules} molecules, forces, energies", kernel, plain, same)
 
 
 APPLICATION = harness.Application(

@@ -76,7 +76,7 @@ class Exchange:
         self.found = [np.empty((piece.n, 9)) for _, piece in self.lent]  # forces that other ranks send
 
     def start_positions(self) -> list[Any]:
-        """Start to receive the sites of other ranks, and to send ours. Return the requests to wait for."""
+        """Start to receive the sites of other ranks, and to send those of this rank. Return the requests."""
         for piece in self.mine:
             self.sites[piece.window_row : piece.window_row + piece.n] = self.sites[piece.row : piece.row + piece.n]
         requests = [
@@ -88,7 +88,7 @@ class Exchange:
         return requests
 
     def add_forces(self) -> None:
-        """Send the forces on molecules of other ranks, and add those that other ranks found for ours."""
+        """Send the forces on molecules of other ranks, and add those that other ranks found for those of this rank."""
         requests = [
             self.comm.Irecv(part, other, FORCES) for (other, _), part in zip(self.lent, self.found, strict=True)
         ]

@@ -48,8 +48,8 @@ class Case:
     ----------
     what : str
         Name of the work: "SOR, zero, 4096 x 4096, 50 iterations".
-    ours : callable
-        ``ours()``: the work by the library's kernel; returns the result.
+    kernel : callable
+        ``kernel()``: the work by the library's kernel; returns the result.
     plain : callable
         ``plain(library)``: the same work by the compiled plain source, a ``ctypes.CDLL``.
     same : callable
@@ -59,7 +59,7 @@ class Case:
     """
 
     what: str
-    ours: Callable[[], Any]
+    kernel: Callable[[], Any]
     plain: Callable[[ctypes.CDLL], Any]
     same: Callable[[Any, Any], bool]
     prepare: Callable[[], None] | None = None
@@ -67,15 +67,15 @@ class Case:
 
 @dataclass
 class Comparison:
-    """Measured seconds of each turn, for the library (``ours``) and for the plain loop by compiler flags."""
+    """Measured seconds of each turn, for the library (``kernel``) and for the plain loop by compiler flags."""
 
     what: str
-    ours: list[float] = field(default_factory=list)
+    kernel: list[float] = field(default_factory=list)
     plain: dict[str, list[float]] = field(default_factory=dict)
 
     def ratio(self, flags: str = "-O3") -> float:
         """Return the median time of the library over that of the plain loop."""
-        return statistics.median(self.ours) / statistics.median(self.plain[flags])
+        return statistics.median(self.kernel) / statistics.median(self.plain[flags])
 
 
 def compiler() -> list[str]:
@@ -142,13 +142,13 @@ def compare(name: str, *, rounds: int = 5, quick: bool = False) -> Iterator[Comp
         for case in module.beside(quick):
             comparison = Comparison(case.what, plain={label: [] for label in libraries})
             for turn in range(rounds + 1):
-                took, mine = _timed(case, case.ours)
+                took, outcome = _timed(case, case.kernel)
                 if turn:
-                    comparison.ours.append(took)
+                    comparison.kernel.append(took)
                 for label, library in libraries.items():
-                    took, theirs = _timed(case, partial(case.plain, library))
+                    took, other = _timed(case, partial(case.plain, library))
                     if turn:
                         comparison.plain[label].append(took)
-                    elif not case.same(mine, theirs):
+                    elif not case.same(outcome, other):
                         raise ArithmeticError(f"{case.what}: the result of the plain loop ({label}) differs")
             yield comparison

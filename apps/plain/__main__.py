@@ -20,7 +20,7 @@ def main(names: tuple[str, ...], rounds: int, quick: bool) -> None:
                 cells = [
                     f"{statistics.median(one.plain[label]):18.4f} s{one.ratio(label):8.2f}" for label in plain.FLAGS
                 ]
-                click.echo(f"{one.what:48}{statistics.median(one.ours):8.4f} s" + "".join(cells))
+                click.echo(f"{one.what:48}{statistics.median(one.kernel):8.4f} s" + "".join(cells))
         except plain.NoCompiler as error:
             raise click.ClickException(str(error)) from error
 

@@ -151,9 +151,9 @@ def probes():
     say("mprobe of an object", message.recv())
     send.wait()
     say("no process", comm.Probe(MPI.PROC_NULL, 0, status), status.source == MPI.PROC_NULL, status.Get_count(MPI.INT))
-    nobody = comm.Mprobe(MPI.PROC_NULL)
-    say("Mprobe of PROC_NULL", nobody == MPI.MESSAGE_NO_PROC)
-    nobody.Recv(into, status)
+    null = comm.Mprobe(MPI.PROC_NULL)
+    say("Mprobe of PROC_NULL", null == MPI.MESSAGE_NO_PROC)
+    null.Recv(into, status)
     say("and received", status.source == MPI.PROC_NULL, status.Get_count(MPI.INT))
 
 
@@ -195,7 +195,7 @@ def communicators():
     for name in ("Send", "Ssend", "Isend", "Recv", "Irecv", "Bcast", "Send_init", "Recv_init"):
         refused(f"{name} of no buffer", getattr(comm, name), None, rank)
     comm.Send(None, MPI.PROC_NULL)
-    say("to and from nobody", comm.Recv(None, MPI.PROC_NULL))
+    say("to and from PROC_NULL", comm.Recv(None, MPI.PROC_NULL))
 
 
 def grids():
@@ -303,10 +303,10 @@ def handles():
     say("kept", kept != MPI.REQUEST_NULL)
     kept.Free()
     say("freed", kept == MPI.REQUEST_NULL)
-    nobody = comm.Mprobe(MPI.PROC_NULL)
-    say("of nobody", bool(nobody), nobody == MPI.MESSAGE_NO_PROC, nobody == MPI.MESSAGE_NULL)
-    nobody.Recv(None)
-    say("received", bool(nobody), nobody == MPI.MESSAGE_NULL, bool(MPI.MESSAGE_NO_PROC))
+    null = comm.Mprobe(MPI.PROC_NULL)
+    say("of PROC_NULL", bool(null), null == MPI.MESSAGE_NO_PROC, null == MPI.MESSAGE_NULL)
+    null.Recv(None)
+    say("received", bool(null), null == MPI.MESSAGE_NULL, bool(MPI.MESSAGE_NO_PROC))
     request = comm.isend([rank], right, 5)
     say("Message.probe", MPI.Message.probe(comm, left, 5).recv(), MPI.Message.Iprobe(comm, left, 5))
     request.wait()

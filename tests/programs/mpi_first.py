@@ -7,7 +7,7 @@ from viakit.mpi import MPI
 comm = MPI.COMM_WORLD
 rank, size = comm.rank, comm.size
 right, left = (rank + 1) % size, (rank - 1) % size
-everybody = np.arange(size)
+every = np.arange(size)
 total = size * (size - 1) // 2
 
 # ---- buffers and objects from rank to rank
@@ -38,7 +38,7 @@ for k in (1, 5, 100, 40000, 300000):
         assert (x == count).all()
     table = np.zeros((size, k), "i8")
     comm.Allgather(np.full(k, rank, "i8"), table)
-    assert (table == everybody[:, None]).all()
+    assert (table == every[:, None]).all()
     one = np.zeros(k, "i8")
     comm.Allreduce(count + rank, one)
     assert (one == count * size + total).all()
@@ -46,17 +46,17 @@ for k in (1, 5, 100, 40000, 300000):
     assert rank != size - 1 or (one == count * size - total).all()
     table[:] = -1
     comm.Gather(np.full(k, rank, "i8"), table if rank == 0 else None)
-    assert rank or (table == everybody[:, None]).all()
-    comm.Scatter(np.repeat(everybody, k).astype("i8") if rank == 0 else None, one)
+    assert rank or (table == every[:, None]).all()
+    comm.Scatter(np.repeat(every, k).astype("i8") if rank == 0 else None, one)
     assert (one == rank).all()
-    comm.Alltoall(np.repeat(everybody, k) * 10 + rank, table)
-    assert (table == (rank * 10 + everybody)[:, None]).all()
+    comm.Alltoall(np.repeat(every, k) * 10 + rank, table)
+    assert (table == (rank * 10 + every)[:, None]).all()
     comm.Scan(np.full(k, rank, "i8"), one)
     assert (one == rank * (rank + 1) // 2).all()
     one[:] = -1
     comm.Exscan(np.full(k, rank, "i8"), one)
     assert (one == (rank * (rank - 1) // 2 if rank else -1)).all()
-    comm.Reduce_scatter_block(np.repeat(everybody, k).astype("i8") + rank, one)
+    comm.Reduce_scatter_block(np.repeat(every, k).astype("i8") + rank, one)
     assert (one == size * rank + total).all()
     mine = np.full(k, rank, "i8")
     requests = [comm.Iallreduce(mine, one), comm.Ibarrier()]

@@ -31,7 +31,7 @@ def no_data_by_accident(monkeypatch):
 
 
 def splash() -> str:
-    """The folder of SPLASH's input data, which is not ours to give away."""
+    """The folder of SPLASH's input data, whose licence forbids copies."""
     folder = Path(os.environ.get("VIAKIT_TEST_SPLASH") or SHARED / "splash")
     if not (folder / "random.in").exists():
         pytest.skip(f"SPLASH's input data are not in {folder}; VIAKIT_TEST_SPLASH says where they are")
@@ -57,12 +57,12 @@ def shaken(n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, fl
 def test_pairs_as_numpy_has_them(kernel_level, seed, n, share):
     _, sites, box = shaken(n, np.random.default_rng(seed))
     cutoff = share * box / 2
-    ours, theirs = np.zeros_like(sites), np.zeros_like(sites)
-    virial, pairs = _kernels.water_pair_forces(sites, 0, n, n, box, cutoff, ours)
-    other_virial, other_pairs = slow.pair_forces(sites, 0, n, n, box, cutoff, theirs)
+    fast, plain = np.zeros_like(sites), np.zeros_like(sites)
+    virial, pairs = _kernels.water_pair_forces(sites, 0, n, n, box, cutoff, fast)
+    other_virial, other_pairs = slow.pair_forces(sites, 0, n, n, box, cutoff, plain)
     assert pairs == other_pairs
     assert virial == pytest.approx(other_virial, rel=1e-11, abs=1e-12)
-    assert np.allclose(ours, theirs, rtol=1e-11, atol=1e-13 * max(1, abs(theirs).max()))
+    assert np.allclose(fast, plain, rtol=1e-11, atol=1e-13 * max(1, abs(plain).max()))
     found = _kernels.water_pair_energies(sites, 0, n, n, box, cutoff)
     assert found == pytest.approx(slow.pair_energies(sites, 0, n, n, box, cutoff), rel=1e-11, abs=1e-12)
 
@@ -129,7 +129,7 @@ def test_forces_are_what_energies_fall_by(kernel_level, seed):
             )
 
 
-def test_each_pair_is_somebodys():
+def test_each_pair_belongs_to_one_molecule():
     for n in range(1, 30):
         met = set()
         for i in range(n):

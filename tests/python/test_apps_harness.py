@@ -375,7 +375,7 @@ def test_arguments_that_make_no_sense():
     assert "a trace is written as .json" in done.stderr
 
 
-def test_a_rank_that_lacks_its_data_is_told_of_and_nobody_waits_for_it(tmp_path):
+def test_a_rank_that_lacks_its_data_is_reported_and_not_waited_for(tmp_path):
     done = ring(3, "--no-data", "1")
     assert done.returncode == 2
     assert done.stderr.count("ring: rank 1: data: No such file or directory") == 1

@@ -27,7 +27,7 @@ VIAKIT = str(Path(sys.executable).parent / "viakit")
 EXAMPLES = ("pingpong", "rdmawrite", "manyvis")
 # As strict as a compiler of today can be with the language of then.
 STRICT = ["-std=gnu89", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-O2"]
-NOBODY, SOMEBODY = 65534, 64321  # two users that own nothing here
+NOBODY, OTHER_USER = 65534, 64321  # two users that own nothing here
 
 
 def example(name):
@@ -313,7 +313,7 @@ def test_c_and_python_play(c_role, place, build):
 
 
 @pytest.fixture
-def for_everybody(build):
+def public_program(build):
     """Copy a program, with the library inside, to where every user may run it."""
     folder = Path(tempfile.mkdtemp(prefix="viakit-programs-"))
     folder.chmod(0o755)
@@ -332,12 +332,12 @@ def as_user(uid):
     return {"user": uid, "group": uid, "extra_groups": []}
 
 
-only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 
 
 @only_root
-def test_two_programs_of_one_user_who_owns_nothing(for_everybody):
-    program = for_everybody(example("pingpong"), *STRICT)
+def test_two_programs_of_one_user_who_owns_nothing(public_program):
+    program = public_program(example("pingpong"), *STRICT)
     place = Place("shm:one user")
     server = place.popen(0, [program, "shm:one user"], **as_user(NOBODY))
     client = place.popen(1, [program, "shm:one user", "localhost", "100"], **as_user(NOBODY))
@@ -345,17 +345,17 @@ def test_two_programs_of_one_user_who_owns_nothing(for_everybody):
 
 
 @only_root
-def test_another_user_is_refused_on_shm_and_told_why(for_everybody):
-    program = for_everybody(PROGRAMS / "request.c")
+def test_another_user_is_refused_on_shm_and_told_why(public_program):
+    program = public_program(PROGRAMS / "request.c")
     place = Place("shm:two users")
     server = place.popen(0, [program, "shm:two users", "-w"], **as_user(NOBODY))
     try:
         assert server.stdout.readline() == "waiting\n"
-        (said,) = finish(place.popen(1, [program, "shm:two users"], **as_user(SOMEBODY)))
+        (said,) = finish(place.popen(1, [program, "shm:two users"], **as_user(OTHER_USER)))
         code, why = said.splitlines()
         assert code == "VIP_NOT_REACHABLE"
         assert f"shm:two users is open for user {NOBODY}" in why
-        assert f"this user ({SOMEBODY})" in why
+        assert f"this user ({OTHER_USER})" in why
         assert "use eth or udp" in why
     finally:
         server.kill()

@@ -530,7 +530,7 @@ def test_kill_9_takes_the_workers_along(tmp_path):
         "speedup ep --quick --rounds 1 --ranks 1 --protocols via",
     ],
 )
-def test_files_are_written_though_nobody_reads_the_table(tmp_path, words):
+def test_files_are_written_though_the_table_is_not_read(tmp_path, words):
     mine, theirs = os.pipe()
     os.close(mine)  # as of `| head` that has seen enough
     with open(theirs, "wb") as closed:

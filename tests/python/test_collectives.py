@@ -203,7 +203,7 @@ EVERYTHING = """
     assert one[0] == half.size
     half.Free()
     dup.Free()
-    # A non-blocking one of somebody who waits in a barrier goes on.
+    # A non-blocking one continues while its rank waits in a barrier.
     request = comm.Iallreduce(np.ones(1000), np.zeros(1000))
     if rank == 0:
         comm.Barrier()

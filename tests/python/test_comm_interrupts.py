@@ -212,8 +212,8 @@ def test_a_create_group_that_is_interrupted_is_given_up_by_its_members(program):
             assert rank == 2 or few.allgather(rank) == [3, 0, 1]
         if beside is not None:
             beside.Wait()
-    everybody = comm.Create_group(comm.group, 7)
-    assert everybody.allgather(rank) == [0, 1, 2, 3]
+    whole = comm.Create_group(comm.group, 7)
+    assert whole.allgather(rank) == [0, 1, 2, 3]
     """))  # fmt: skip
     assert done.returncode == 0, done.stderr
 
@@ -243,7 +243,7 @@ def test_what_is_left_of_an_interrupted_collective_does_not_reach_a_later_one(pr
         with raises(ValueError):
             comm._run(comm._make(type(comm)._bcast, [got, 99], 1))  # refused: nothing is sent
         go.Recv(got, 0)
-        bcast(1.0)  # sent, when nobody receives it
+        bcast(1.0)  # sent, when no rank receives it
     comm.Barrier()
     for later in (2**11, 2**12, 2**16):
         comm._n_collectives = first + later - 1

@@ -38,7 +38,7 @@ def test_words_of_who_waited_do_not_reach_the_next_communicator(program, again):
     old, NOTE, ABORT = comm.Dup(), 4, 3
     old.Barrier()
     if rank == 1:
-        until(lambda: old.look(0, NOTE, None, 0, 4))  # rank 0 waits, says so, and nobody reads it
+        until(lambda: old.look(0, NOTE, None, 0, 4))  # rank 0 waits and announces it, and no rank reads the note
     old.Barrier()
     new = succeed(old, {again})
     new.Barrier()
@@ -110,7 +110,7 @@ def test_operations_under_way_outlive_their_communicator(program, protocol):
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_messages_nobody_received_do_not_reach_the_next_communicator_of_the_number(program, protocol):
+def test_unreceived_messages_do_not_reach_the_next_communicator_of_the_number(program, protocol):
     """Nor does a receive that is posted yet get a message of it; who sends does not wait for ever."""
     done = job(2, program(LEFT_OVER + """
     old, one, big = comm.Dup(), np.full(1, 1.0), np.full(1 << 20, 1.0)

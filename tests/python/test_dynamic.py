@@ -13,11 +13,11 @@ CHILD = """
     parent = MPI.Comm.Get_parent()
     assert parent.is_inter and MPI.Comm.Get_parent() == parent
     assert comm.size == 2
-    everybody = parent.Merge(True)
-    assert everybody.allgather(rank) == [0, 1, 0, 1]
+    merged = parent.Merge(True)
+    assert merged.allgather(rank) == [0, 1, 0, 1]
     big = parent.bcast(None, 0)
     parent.send((rank, int(big.sum()), comm.Get_attr(MPI.APPNUM)), 0)
-    everybody.Free()
+    merged.Free()
     parent.Disconnect()
     assert MPI.Comm.Get_parent() == MPI.COMM_NULL
 """
@@ -31,12 +31,12 @@ def test_spawned_ranks_talk_to_their_parents(program, tmp_path):
     codes = []
     child = comm.Spawn_multiple([sys.executable] * 2, [[{str(child)!r}]] * 2, [1, 1], errcodes=codes, root=1)
     assert codes == [[0], [0]] and (child.size, child.remote_size) == (2, 2)
-    everybody = child.Merge(False)
-    assert everybody.rank == rank and everybody.allgather(rank) == [0, 1, 0, 1]
+    merged = child.Merge(False)
+    assert merged.rank == rank and merged.allgather(rank) == [0, 1, 0, 1]
     child.bcast(np.ones(50_000), MPI.ROOT if rank == 0 else MPI.PROC_NULL)
     if rank == 0:
         assert sorted(child.recv() for _ in range(2)) == [(0, 50_000, 0), (1, 50_000, 1)]
-    everybody.Free()
+    merged.Free()
     child.Disconnect()
     assert child == MPI.COMM_NULL
     for call, name in (

@@ -132,7 +132,7 @@ def test_who_is_at_its_end_already_is_not_the_first_if_all_is_well_there(tmp_pat
     assert "ValueError: the planted one" in done.stderr
 
 
-def test_what_nobody_else_has_caused_is_shown(tmp_path):
+def test_a_failure_without_another_cause_is_shown(tmp_path):
     text = """
         if comm.rank == 0:
             viakit.comm.close_all()      # well, and others wait for it

@@ -244,7 +244,7 @@ def squat(prefix: str, count: int) -> None:
         keep_listening[-1].listen()
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
 def test_names_that_another_user_has_bound_hide_no_nic() -> None:
     """A request goes to all NICs of the name, of which a limited number are read from the kernel's list."""
     device = f"shm:squatted-{os.getpid()}"
@@ -269,7 +269,7 @@ def test_names_that_another_user_has_bound_hide_no_nic() -> None:
         os.close(reading)
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
 def test_another_user_is_sent_away() -> None:
     with pair(f"shm:user-{os.getpid()}") as (victim, talk):
         address = f"\0viakit/shm/0/{victim.device.partition(':')[2]}/{victim.info.port}"

@@ -122,7 +122,7 @@ def test_connections_in_the_making():
     with via.Nic("loop:making") as nic, via.Nic("loop:making") as client, client.create_vi() as vi:
         refused = []
 
-        def ask():
+        def query():
             try:
                 vi.connect(nic.address / "door", timeout_s=LIMIT_S, retry=True)
             except RejectedError as error:
@@ -132,7 +132,7 @@ def test_connections_in_the_making():
             with contextlib.suppress(ValueError):  # the NIC is closed meanwhile
                 nic.connect_wait(b'\0\xff"x', timeout_s=LIMIT_S)
 
-        threads = [threading.Thread(target=ask), threading.Thread(target=wait)]
+        threads = [threading.Thread(target=query), threading.Thread(target=wait)]
         for thread in threads:
             thread.start()
         request = nic.connect_wait("door", timeout_s=LIMIT_S)
@@ -293,7 +293,7 @@ def test_a_listener_without_a_process_id_is_refused(monkeypatch):
             inspect.inspect(other.pid)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_another_user_may_not_look(tmp_path):
     with program() as other:
         code = (

@@ -253,7 +253,7 @@ NONSENSE = {  # by setting: values that are always invalid
 
 
 @pytest.mark.parametrize("make", [lab.compare, lab.barrier, lab.app, lab.faults], ids=lambda make: make.__name__)
-def test_what_nobody_can_mean_is_refused_before_anything_starts(make):
+def test_senseless_arguments_are_refused_before_anything_starts(make):
     """Else it costs a whole measurement: a result with the seed "x" cannot be saved."""
     known = set(make(start=False).settings if make is not lab.compare else ("sizes", *_FIELDS))
     tried = 0

@@ -46,7 +46,7 @@ def test_a_send_goes_through_every_stage():
     assert at["send completed"].sides["A"]["send queue"].startswith("0 posted, 0 done")
 
 
-def test_a_write_is_acknowledged_and_nobody_on_the_other_side_is_told():
+def test_a_write_is_acknowledged_and_completes_nothing_on_the_other_side():
     with by_hand("rdma_write") as one:
         names = [stage.name for stage in one.run()]
     assert names == ["connected", "send posted", "doorbell", "placement", "acknowledgement", "send completed"]

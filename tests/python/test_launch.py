@@ -177,7 +177,7 @@ def test_ranks_that_disagree_on_their_number(sizes):
     assert all(f"as one of {sizes[1]}" in str(answer) for answer in answers), answers
 
 
-def test_nobody_there():
+def test_no_meeting_point():
     with pytest.raises(RendezvousError, match="VIAKIT_RENDEZVOUS=tcp"):
         _rendezvous.connect(f"unix:@viakit-test-{os.getpid()}-nobody", 1, 2, SECRET, 0.1)
 
@@ -338,7 +338,7 @@ def test_all_output_arrives_where_the_reader_is_slow_and_the_pipe_does_not_block
 
 
 @pytest.mark.parametrize("n", [1, 2])
-def test_a_job_whose_output_nobody_reads_any_more_ends(n):
+def test_a_job_whose_output_is_no_longer_read_ends(n):
     mine, theirs = os.pipe()
     with open(mine, "rb") as reader:
         process = subprocess.Popen(

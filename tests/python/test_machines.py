@@ -9,9 +9,9 @@ FILE = """
 [machine]
 title = "two hosts"
 [host]
-copy_mb_s = { is = 100, from = "Somebody, section 1" }
+copy_mb_s = { is = 100, from = "Author, section 1" }
 [wire]
-rate_mbit_s = { is = 1000, from = "Somebody, section 2" }
+rate_mbit_s = { is = 1000, from = "Author, section 2" }
 [card]
 bus_mb_s = { is = 132, from = "derived: PCI" }
 [via]
@@ -50,10 +50,10 @@ def test_users_file_gets_defaults(tmp_path):
     [
         ("send_us", "sned_us", "unknown key 'via.sned_us'; is it via.send_us"),
         ('is = 1, from = "fitted: a latency of 5 us"', "is = 1", "a number and its source"),
-        ('is = 1, from = "fitted: a latency of 5 us"', 'is = -1, from = "Somebody"', "expected 0 or more"),
+        ('is = 1, from = "fitted: a latency of 5 us"', 'is = -1, from = "Author"', "expected 0 or more"),
         ("is = 132", 'is = "fast"', "expected a number"),
         ('title = "two hosts"', "", "has no title"),
-        ('copy_mb_s = { is = 100, from = "Somebody, section 1" }', "", "host.copy_mb_s is missing"),
+        ('copy_mb_s = { is = 100, from = "Author, section 1" }', "", "host.copy_mb_s is missing"),
         ("[via]", "[via", "not TOML"),
         ("[card]", '[switch]\ntopology = "ring"\n[card]', "none or star or fat-tree"),
     ],

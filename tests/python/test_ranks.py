@@ -80,7 +80,7 @@ if rank == 0:
     print("speaking", flush=True)
     deadline = time.monotonic() + 20
     while not os.path.exists(path):
-        assert time.monotonic() < deadline, "nobody heard it"
+        assert time.monotonic() < deadline, "the notebook did not report the line"
 """
     path = f"/tmp/viakit-heard-{os.getpid()}"
 

@@ -64,7 +64,7 @@ def test_malformed_hosts_are_refused(text):
 # ---- the connection
 
 
-def test_a_stream_that_nobody_reads_delays_no_other():
+def test_an_unread_stream_delays_no_other():
     """One of two streams is not read: the other one passes 4 MB, and a window of the first one waits."""
     near, far = socket.socketpair()
     ends = [Mux(sock.fileno(), sock.fileno(), lambda *_: None) for sock in (near, far)]

@@ -127,7 +127,7 @@ def test_what_is_not_of_a_rank_is_not_unpickled(tmp_path, protocol):
     longer = b"V" + struct.pack("<II", 1, 1) + struct.pack("<Q", len(forged))
     for message in (forged, forged + bytes(seal.TAG), longer, longer + bytes(2 * seal.TAG), b"", bytes(seal.TAG)):
         if rank == 1:
-            comm.Send(message, 0, 3)                    # as a frame that somebody has put into the connection
+            comm.Send(message, 0, 3)                    # as a frame that another process has put into the connection
             if message[:1] == b"V":
                 comm.start_send(forged, 0, 1, 0, 2).Wait()
         else:

@@ -124,7 +124,7 @@ def test_every_host_reaches_the_next(which, kind, request):
         assert server.result(DEADLINE_S) == a.address
 
 
-def test_raw_frames_cross_the_wire_and_nobody_needs_arp(pair):
+def test_raw_frames_cross_the_wire_without_arp(pair):
     a, b = pair.hosts
     destination, source = (bytes.fromhex(host.mac.replace(":", "")) for host in (b, a))
     frame = destination + source + b"\x88\xb5" + b"frame".ljust(60, b".")

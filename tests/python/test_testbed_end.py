@@ -149,7 +149,7 @@ def test_a_connection_to_a_host_that_lost_its_power_is_lost(link, tmp_path):
             server.result(DEADLINE_S)
 
 
-def test_a_testbed_that_nobody_closes_warns_and_goes():
+def test_an_unclosed_testbed_warns_and_ends():
     testbed = needs.hosts(2)
     networks = networks_of(testbed)
     with pytest.warns(ResourceWarning, match="unclosed <Testbed"):

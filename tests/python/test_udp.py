@@ -115,7 +115,7 @@ def test_ipv6_needs_the_name_service():
 # ---------------------------------------------------------------- stations
 
 
-def test_nobody_there_is_known_at_once(station):
+def test_an_absent_host_is_reported_at_once(station):
     with via.Nic(station) as nic, nic.create_vi() as vi:
         nowhere = via.Address(socket.inet_aton("127.0.0.1") + struct.pack("!H", own_port()), b"x")
         with pytest.raises(NoMatchError):  # the host is up: a server may open its NIC there later
@@ -438,6 +438,6 @@ def test_a_path_that_is_narrower_than_the_wire(testbed):
         told = one.turns(5, 60_000)
         assert "error" not in told
         assert told["frames_sent"] >= 5 * 60_000 / (900 - 28 - 32), "frames of the path's size"
-        assert told["super_frames_sent"] > 0, "so that nobody need cut them"
+        assert told["super_frames_sent"] > 0, "so that no interface has to divide them"
     for host, peer in zip(testbed.hosts, reversed(testbed.hosts), strict=True):
         host.run(["ip", "route", "del", f"{peer.address}/32"])

@@ -282,9 +282,9 @@ def test_numbers_that_c_cannot_hold_are_refused_by_name(nic):
 @pytest.mark.parametrize("wrong", ["foo", -1, 1 << 70, 2.5])
 def test_a_reliability_that_is_none_is_told_which_there_are(nic, wrong):
     with nic.create_vi() as vi:
-        for ask in (nic.create_vi, vi.set_attributes):
+        for call in (nic.create_vi, vi.set_attributes):
             with pytest.raises(ValueError, match=r"expected one of Reliability\.UNRELIABLE, Reliability\.RELIABLE_"):
-                ask(reliability=wrong)
+                call(reliability=wrong)
 
 
 def test_descriptors_are_used_again(nic, pair):
@@ -361,7 +361,7 @@ def test_numbers_that_are_none_or_too_large_are_refused_by_name(nic):
             call()
 
 
-def test_objects_that_nobody_initialised_are_harmless(nic):
+def test_uninitialised_objects_are_harmless(nic):
     with nic.create_vi() as vi, pytest.raises(TypeError, match="to create a descriptor"):
         vi.post_send(via.Descriptor.__new__(via.Descriptor))
     empty = via.Descriptor.__new__(via.Descriptor)

@@ -199,14 +199,14 @@ def looks():
     (thread,) = (task for task in Path("/proc/self/task").iterdir() if (task / "comm").read_text() == "viakit-nic\\n")
     return int(dict(line.split(":", 1) for line in (thread / "status").open())["voluntary_ctxt_switches"])
 
-def ask():
+def query():
     b.connect(nic.address / "pair", 10, retry=True)
 
 with via.Nic("udp:127.0.0.1", takeover_us=int(sys.argv[1])) as nic, nic.create_vi() as a, nic.create_vi() as b:
-    asking = threading.Thread(target=ask)
-    asking.start()
+    querying = threading.Thread(target=query)
+    querying.start()
     nic.connect_wait("pair", 10).accept(a)
-    asking.join()
+    querying.join()
     time.sleep(0.01)
     with nic.create_region(64) as memory:
         found, limit = [], time.monotonic() + 30

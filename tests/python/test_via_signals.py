@@ -85,7 +85,7 @@ def test_a_request_that_comes_while_a_handler_raises_is_refused(alarmed):
     with via.Nic("loop:signals") as nic:
         told = []
 
-        def ask():
+        def query():
             with nic.create_vi() as vi:
                 try:
                     vi.connect(nic.address / "busy", LIMIT_S)
@@ -93,14 +93,14 @@ def test_a_request_that_comes_while_a_handler_raises_is_refused(alarmed):
                     told.append(error)
 
         def handler():
-            asking.start()
+            querying.start()
             until(lambda: any(c["state"] == "being answered" for c in nic.snapshot()["connections"]), "the request")
             raise Interrupt
 
-        asking = threading.Thread(target=ask)
+        querying = threading.Thread(target=query)
         with alarmed(handler), pytest.raises(Interrupt):
             nic.connect_wait("busy", LIMIT_S)
-        asking.join(LIMIT_S)
+        querying.join(LIMIT_S)
         assert isinstance(told[0], errors.RejectedError)
 
 
@@ -310,10 +310,10 @@ def test_a_child_does_not_hear_of_its_parents_errors(tmp_path):
 
         def connected(nic):
             a, b = nic.create_vi(), nic.create_vi()
-            asking = threading.Thread(target=lambda: b.connect(nic.address / "pair", 20, retry=True))
-            asking.start()
+            querying = threading.Thread(target=lambda: b.connect(nic.address / "pair", 20, retry=True))
+            querying.start()
             nic.connect_wait("pair", 20).accept(a)
-            asking.join(20)
+            querying.join(20)
             return a, b
 
         def work():

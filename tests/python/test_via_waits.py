@@ -78,7 +78,7 @@ def test_a_connection_needs_time(nic):
         vi.connect(nic.address / "x", timeout_s=0.1, retry=True)
 
 
-def test_nobody_accepts(nic):
+def test_no_server_accepts(nic):
     found = []
     with nic.create_vi() as vi:
         waiting = threading.Thread(target=lambda: found.append(nic.connect_wait("slow", LIMIT_S)))

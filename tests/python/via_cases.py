@@ -306,7 +306,7 @@ def rdma_write_refused(me: Side, level: str, fault: str):
         me.until(lambda: vi.state is via.ViState.ERROR, "the connection broken")
     me.meet()
     if me.is_b:
-        assert (store.array == GUARD).all(), "a byte was written that nobody granted"
+        assert (store.array == GUARD).all(), "a byte was written without a grant"
 
 
 def rdma_read(me: Side, level: str, nbytes: int = 100000):

@@ -133,8 +133,8 @@ def atomics() -> None:
         win.Flush(0)
         assert now[0] > old[0]  # also where the read is by RDMA
     assert len(seen) == rounds
-    everybody = comm.allgather(seen)
-    assert len(set().union(*everybody)) == rounds * size  # each value was fetched once
+    every = comm.allgather(seen)
+    assert len(set().union(*every)) == rounds * size  # each value was fetched once
     mine, nothing = np.full(1, rank + 1, "q"), np.zeros(1, "q")
     for _ in range(10):
         while True:

@@ -363,27 +363,27 @@ cdef class CollectiveComm(NoticeComm):
         return found
 
     cdef int _reduce(self, const void *out, void *into, size_t count, int kind, int op, int root,
-                     bint everybody) except -1:
+                     bint to_all) except -1:
         """Reduce by csrc/coll; return 0 if messages must do it."""
         cdef int code
         cdef coll *c = self._enter()
         if c == NULL:
             return 0
         with nogil:
-            if everybody:
+            if to_all:
                 code = coll_allreduce(c, COLL_DEFAULT, out, into, count, kind, op)
             else:
                 code = coll_reduce(c, COLL_DEFAULT, out, into, count, kind, op, root)
         if code != MSG_SUCCESS and self._repeat(c, code):
             return 0
-        self._conclude(code, "allreduce" if everybody else "reduce", root)
+        self._conclude(code, "allreduce" if to_all else "reduce", root)
         return 1
 
-    cdef int _reduce_fast(self, object sendbuf, object recvbuf, int op, int root, bint everybody) except -1:
+    cdef int _reduce_fast(self, object sendbuf, object recvbuf, int op, int root, bint to_all) except -1:
         """Reduce plain buffers; return 0 if they are not plain or do not fit (then _reduce_any checks them)."""
         cdef Py_buffer out, into
         cdef int kind
-        cdef bint gets = everybody or self._rank == root
+        cdef bint gets = to_all or self._rank == root
         if op < 0 or _is_in_place(sendbuf) or not _is_message(sendbuf, &out, 0):
             return 0
         try:
@@ -391,23 +391,23 @@ cdef class CollectiveComm(NoticeComm):
             if kind == COLL_NO_TYPE or (kind >= 8 and op > 3) or (kind >= 10 and op > 1):
                 return 0
             if not gets:
-                return self._reduce(out.buf, NULL, out.len // _kind_sizes[kind], kind, op, root, everybody)
+                return self._reduce(out.buf, NULL, out.len // _kind_sizes[kind], kind, op, root, to_all)
             if not _is_message(recvbuf, &into, PyBUF_WRITABLE):
                 return 0
             try:
                 if into.len != out.len or _element_kind(recvbuf, &into) != kind:
                     return 0
-                return self._reduce(out.buf, into.buf, out.len // _kind_sizes[kind], kind, op, root, everybody)
+                return self._reduce(out.buf, into.buf, out.len // _kind_sizes[kind], kind, op, root, to_all)
             finally:
                 PyBuffer_Release(&into)
         finally:
             PyBuffer_Release(&out)
 
-    cdef int _reduce_any(self, object sendbuf, object recvbuf, int number, int root, bint everybody) except -1:
+    cdef int _reduce_any(self, object sendbuf, object recvbuf, int number, int root, bint to_all) except -1:
         """Reduce any buffers; return 0 if messages must do it."""
         cdef Py_buffer view, result
         cdef int kind, done
-        cdef bint gets = everybody or self._rank == root, in_place = _is_in_place(sendbuf) and gets
+        cdef bint gets = to_all or self._rank == root, in_place = _is_in_place(sendbuf) and gets
         if number < 0 or self._size <= 1:
             return 0
         into = _plain_of(recvbuf, True) if gets else None
@@ -424,7 +424,7 @@ cdef class CollectiveComm(NoticeComm):
         PyObject_GetBuffer(target, &result, PyBUF_ANY_CONTIGUOUS)
         try:
             done = self._reduce(view.buf, result.buf if gets else NULL, <size_t>view.len // <size_t>dtype.itemsize,
-                                kind, number, root, everybody)
+                                kind, number, root, to_all)
         finally:
             PyBuffer_Release(&view)
             PyBuffer_Release(&result)

@@ -40,7 +40,7 @@ from viakit.launch.leaving import CAUSED, Note
 
 __all__ = ["Client", "Meeting", "RendezvousError", "Sealed", "connect", "listen_for", "open_inherited"]
 
-ASK, LEAVE = b"VKX1", b"VKL1"
+REQUEST, LEAVE = b"VKX1", b"VKL1"
 MAX_BLOB = 1 << 24
 _WORD = struct.Struct("<I")
 _NOTE = struct.Struct("<IQ")
@@ -81,7 +81,7 @@ class Client:
             If a rank is missing after `timeout` seconds, or if a rank or the launcher has ended.
         """
         deadline = time.monotonic() + timeout
-        self._send(ASK + _WORD.pack(len(blob)) + blob, deadline, timeout)
+        self._send(REQUEST + _WORD.pack(len(blob)) + blob, deadline, timeout)
         status, n = self._word(deadline, timeout), self._word(deadline, timeout)
         if status != 0:
             raise RendezvousError(self._receive(min(n, 1 << 16), deadline, timeout).decode(errors="replace"))
@@ -251,12 +251,12 @@ class Meeting:
             return
         while len(member.received) >= 8:
             word, (n,) = bytes(member.received[:4]), _WORD.unpack_from(member.received, 4)
-            if n > MAX_BLOB or not (word == ASK or (word == LEAVE and n == _NOTE.size)):
+            if n > MAX_BLOB or not (word == REQUEST or (word == LEAVE and n == _NOTE.size)):
                 member.open = False
                 member.socket.close()
                 self.fail(f"rank {rank} speaks another protocol: is its viakit of another version?")
                 return
-            if len(member.received) < 8 + n or (word == ASK and member.request is not None):
+            if len(member.received) < 8 + n or (word == REQUEST and member.request is not None):
                 return
             content = bytes(member.received[8 : 8 + n])
             del member.received[: 8 + n]

@@ -134,9 +134,9 @@ class RemoteHost(Host):
         """Refuse to call a function: another machine need not have its module."""
         return self.submit(function)
 
-    def ask(self, what: str, timeout_s: float = 10.0, **details: Any) -> dict[str, Any]:
+    def query(self, what: str, timeout_s: float = 10.0, **details: Any) -> dict[str, Any]:
         """Send a request to the agent and return its reply. Raises RemoteError after *timeout_s* seconds."""
-        return self.link.ask({"what": what, **details}, timeout_s)
+        return self.link.query({"what": what, **details}, timeout_s)
 
     def kill(self) -> None:
         """End all processes on this host, and the connection."""
@@ -307,7 +307,7 @@ class Remote:
             peer = reached[i - 1]
             if len(self.hosts) > 1 and not peer:
                 return False
-            address = host.ask("route", address=peer).get("route") if peer else None
+            address = host.query("route", address=peer).get("route") if peer else None
             for one in host.facts["interfaces"]:
                 if one["address"] and str(ipaddress.ip_interface(one["address"]).ip) == address:
                     host.address, host.interface, host.mac = str(address), one["name"], one["mac"]

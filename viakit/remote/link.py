@@ -209,7 +209,7 @@ class Link:
         with contextlib.suppress(RemoteError):
             self._do(lambda: self._mux.send(Kind.SIGNAL, ident, payload=payload))
 
-    def ask(self, request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+    def query(self, request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
         """Send a request to the agent and wait for the reply."""
         with self._lock:
             self._n += 1

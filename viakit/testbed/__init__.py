@@ -384,22 +384,22 @@ class Testbed:
             raise ValueError(f"burst is {burst!r} without a rate; expected rate=... with it")
         self.hosts: list[Host] = []
         self._lock = threading.Lock()
-        self._warden: _Warden | None = None
+        self._supervisor: _Supervisor | None = None
         self._release: Callable[[], Any] = lambda: None
 
     def __repr__(self) -> str:
-        state = "open" if self._warden else "not open"
+        state = "open" if self._supervisor else "not open"
         rate = "" if self.rate_bps is None else f" rate={self.rate_bps} bit/s"
         return f"<Testbed of {counted(self.n_hosts, 'host')}, mtu={self.mtu}{rate}, {state}>"
 
     def __enter__(self) -> Testbed:
-        return self if self._warden is not None else self.open()
+        return self if self._supervisor is not None else self.open()
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
     def __del__(self) -> None:
-        if getattr(self, "_warden", None) is not None:
+        if getattr(self, "_supervisor", None) is not None:
             warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
             self._release()
 
@@ -413,7 +413,7 @@ class Testbed:
         TestbedError
             If the testbed is open already, or its server process fails.
         """
-        if self._warden is not None:
+        if self._supervisor is not None:
             raise TestbedError("this testbed is open already; call close() first")
         if os.environ.get("VIAKIT_LOADING_MAIN"):
             raise TestbedError(
@@ -426,20 +426,20 @@ class Testbed:
             # The queue is longer than the senders' socket buffers, so that senders wait and frames are not lost.
             tbf = {"rate_Bps": max(1, self.rate_bps // 8), "burst": self.burst, "limit": max(16 << 20, 4 * self.burst)}
         switches = {name: getattr(self.wire, name) == "on" for name in ("offload", "tcp_options")}
-        warden = _Warden(plans, {"parent": os.getpid(), "mtu": self.mtu, "tbf": tbf, **switches})
-        self._warden, self._release = warden, weakref.finalize(self, warden.stop)
+        supervisor = _Supervisor(plans, {"parent": os.getpid(), "mtu": self.mtu, "tbf": tbf, **switches})
+        self._supervisor, self._release = supervisor, weakref.finalize(self, supervisor.stop)
         # Each name has two addresses: eth uses the first, udp the second.
         names = ";".join(f"{plan['name']}={plan[kind]}" for plan in plans for kind in ("mac", "address"))
         self.hosts = [
             Host(self, i, plan, pid, control, names)
-            for i, (plan, pid, control) in enumerate(zip(plans, warden.pids, warden.controls, strict=True))
+            for i, (plan, pid, control) in enumerate(zip(plans, supervisor.pids, supervisor.controls, strict=True))
         ]
         return self
 
     def close(self) -> None:
         """End all processes on all hosts and wait until everything is gone. Closing twice does nothing."""
         self._release()
-        self._warden = None
+        self._supervisor = None
         self.hosts = []
 
     def describe(self) -> dict[str, Any]:
@@ -477,11 +477,11 @@ class Testbed:
         }
 
     def _request(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Send a request to the warden and return its reply."""
+        """Send a request to the supervisor and return its reply."""
         with self._lock:
-            if self._warden is None:
+            if self._supervisor is None:
                 raise TestbedError("this testbed is not open; use it as `with Testbed() as tb:`, or call open()")
-            return self._warden.request(request)
+            return self._supervisor.request(request)
 
 
 def _whole(name: str, value: Any, low: int, high: int) -> int:
@@ -508,8 +508,8 @@ host.main({fd})
 """
 
 
-class _Warden:
-    """Connection to the warden, the server process that holds the namespaces."""
+class _Supervisor:
+    """Connection to the supervisor, the server process that holds the namespaces."""
 
     def __init__(self, plans: list[dict[str, Any]], rest: dict[str, Any]) -> None:
         self.owner = os.getpid()
@@ -527,7 +527,7 @@ class _Warden:
                 fars.append(far)
                 plan["fd"] = far.fileno()
             code = _BOOTSTRAP.format(path=sys.path, here=os.path.dirname(__file__), fd=fars[0].fileno())
-            # The warden has a session of its own, so that Ctrl-C reaches only this process, which closes the testbed.
+            # The supervisor has its own session: Ctrl-C reaches only this process, which closes the testbed.
             self.process = subprocess.Popen(
                 [sys.executable, "-c", code],
                 stdin=subprocess.DEVNULL,
@@ -564,7 +564,7 @@ class _Warden:
         return reply
 
     def stop(self) -> None:
-        """Close the connection and wait until the warden and all its descendants have ended."""
+        """Close the connection and wait until the supervisor and all its descendants have ended."""
         if os.getpid() != self.owner:
             return  # This is a forked child. The testbed belongs to its parent.
         for control in [*self.controls, self.control]:

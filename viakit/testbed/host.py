@@ -1,19 +1,19 @@
-"""The processes behind a testbed: the warden, a keeper and a host process per host, and the processes of a host.
+"""The processes behind a testbed: the supervisor, a keeper and a host process per host, and the processes of a host.
 
 ::
 
     the user's process ---------------------------- started by it, single-threaded, fresh
-      |  control socket of the warden                  v
-      |                                             warden: user namespace, switch's network namespace, the wiring
+      |  control socket of the supervisor                  v
+      |                                             supervisor: user namespace, switch's network namespace, the wiring
       |  control socket of host i                     |-- keeper i: joins host i's network namespace, waits for host i
       +---------------------------------------------------- host i: process 1 of a PID namespace; starts and reaps
                                                             |-- requested processes (and their children)
 
 Invariant: every process dies with its parent.
 
-- The warden ends when its control socket is closed, or when a pidfd reports the end of the user's process. Both are
+- The supervisor ends when its control socket is closed, or when a pidfd reports the end of the user's process. Both are
   needed, because a forked child may still hold the socket.
-- The kernel ends a keeper when the warden dies, and a host when its keeper dies (PR_SET_PDEATHSIG).
+- The kernel ends a keeper when the supervisor dies, and a host when its keeper dies (PR_SET_PDEATHSIG).
 - A host is process 1 of its PID namespace, so the kernel kills all processes in it when the host ends.
 - Interfaces disappear with their namespaces, so nothing remains.
 
@@ -47,7 +47,7 @@ MAX_FDS = 64  # descriptors to pass on, besides the five of every request; the k
 _STOP_DEADLINE_S = 5.0
 
 
-# --- The warden -----------------------------------------------------------------------------------------------------
+# --- The supervisor -------------------------------------------------------------------------------------------------
 
 
 class _Plan:
@@ -73,7 +73,7 @@ class _Plan:
 
 
 def main(control_fd: int) -> None:
-    """Run the warden: read the plan, build the network, fork the hosts, and serve until the user's process ends."""
+    """Run the supervisor: read the plan, build the network, fork the hosts, and serve until the user's process ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the user's process handles Ctrl-C
     control = socket.socket(fileno=control_fd)
     try:
@@ -254,10 +254,10 @@ def _stop(keepers: list[int]) -> None:
 def _fork_keeper(i: int, plan: _Plan, net_fds: list[int], inherited: list[Any]) -> tuple[int, int]:
     """Fork keeper `i` and, below it, host `i`; return the process numbers of both.
 
-    `inherited` are the warden's own sockets. The new processes close them as objects. Otherwise an object would remain
-    that later closes a file descriptor number that belongs to another object by then.
+    `inherited` are the supervisor's own sockets. The new processes close them as objects. Otherwise an object would
+    remain that later closes a file descriptor number that belongs to another object by then.
     """
-    warden = os.getpid()
+    supervisor = os.getpid()
     ready_r, ready_w = os.pipe()
     keeper = os.fork()
     if keeper == 0:
@@ -267,7 +267,7 @@ def _fork_keeper(i: int, plan: _Plan, net_fds: list[int], inherited: list[Any]) 
             for item in inherited:
                 item.close()
             fds = [host["fd"] for host in plan.hosts] + net_fds
-            _be_keeper(plan.hosts[i], plan.names(), warden, net_fds[i], ready_w, fds)
+            _be_keeper(plan.hosts[i], plan.names(), supervisor, net_fds[i], ready_w, fds)
         except OSError as error:
             os.write(ready_w, struct.pack("=ii", -1, error.errno or 0))
             os._exit(1)
@@ -282,12 +282,12 @@ def _fork_keeper(i: int, plan: _Plan, net_fds: list[int], inherited: list[Any]) 
 
 
 def _be_keeper(
-    host: dict[str, Any], names: dict[str, str], warden: int, net_fd: int, ready_w: int, fds: list[int]
+    host: dict[str, Any], names: dict[str, str], supervisor: int, net_fd: int, ready_w: int, fds: list[int]
 ) -> NoReturn:
     """Enter the host's namespaces, fork the host, and wait for its end. Raises OSError if a namespace is refused."""
     ns.die_with_parent(signal.SIGKILL)
-    if os.getppid() != warden:
-        os._exit(1)  # the warden died before PR_SET_PDEATHSIG took effect
+    if os.getppid() != supervisor:
+        os._exit(1)  # the supervisor died before PR_SET_PDEATHSIG took effect
     ns.setns(net_fd, ns.CLONE_NEWNET)
     # A PID namespace is entered by the next child, not by the caller: hence a keeper and a host.
     ns.unshare(ns.CLONE_NEWPID | ns.CLONE_NEWNS | ns.CLONE_NEWUTS)
