@@ -346,7 +346,7 @@ def test_broken_mpiexec(monkeypatch, tmp_path):
 
 
 def test_other_version(monkeypatch):
-    monkeypatch.setattr(pair_module, "CONTROL_VERSION", 99)
+    monkeypatch.setattr(pair_module.children, "CONTROL_VERSION", 99)
     with pytest.raises(MeasureError, match="Remedy: install one version") as caught:
         Pair("tcp")
     assert caught.value.reason == "version"
