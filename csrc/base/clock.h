@@ -1,4 +1,5 @@
-/* Monotonic time in nanoseconds, which is virtual on a simulated machine (virtual.h), and deadlines made from VIPL's millisecond timeouts. */
+/* Monotonic time in nanoseconds, which is virtual on a simulated machine (virtual.h), and deadlines made from VIPL's
+ * millisecond timeouts. */
 #ifndef VIAKIT_CLOCK_H
 #define VIAKIT_CLOCK_H
 

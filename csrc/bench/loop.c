@@ -79,8 +79,8 @@ int bench_stop_requested(bench_ep *ep, const bench_plan *plan)
     return 0;
 }
 
-/* The slow path of every wait. 0: go on. Deadlines use vk_now, the clock of time-outs and of other processes, samples use
- * bench_ticks: two clocks, on purpose. */
+/* The slow path of every wait. 0: go on. Deadlines use vk_now, the clock of time-outs and of other processes, samples
+ * use bench_ticks: two clocks, on purpose. */
 static int check_deadlines(run *r)
 {
     const bench_plan *plan = r->plan;

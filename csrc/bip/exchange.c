@@ -160,8 +160,8 @@ int bip_launch_exchange(bip_launch *launch, const void *own, size_t len, void *a
     return code;
 }
 
-/* Rank 0 draws a word, new for each job, and the name is its hash. All ranks send a word, because all blobs of an exchange
- * have one length. */
+/* Rank 0 draws a word, new for each job, and the name is its hash. All ranks send a word, because all blobs of an
+ * exchange have one length. */
 int bip_launch_name(bip_launch *launch, int timeout_ms, char *error)
 {
     uint8_t digest[VK_BLAKE2S_LEN];

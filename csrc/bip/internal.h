@@ -74,8 +74,8 @@ typedef struct bip_arrival {
     struct peers_slot *slot; /* NULL: in the tag's own queue */
 } bip_arrival;
 
-/* A receive is posted, or held by the program (`arrival`). A send or packet is free, or posted and counted in its peer's
- * `n_outstanding`. Packets are the slots without a buffer. */
+/* A receive is posted, or held by the program (`arrival`). A send or packet is free, or posted and counted in its
+ * peer's `n_outstanding`. Packets are the slots without a buffer. */
 typedef struct bip_slot {
     struct peers_slot at;
     bip_arrival arrival;
@@ -192,8 +192,8 @@ static inline bip_peer *bip_peer_of(const struct peers_slot *slot)
     return (bip_peer *)(void *)slot->pair;
 }
 
-/* open.c: returns a registration of the buffer that also permits writes by peers, for peers_cache_put. NULL: registering
- * failed, or too many are in use. */
+/* open.c: returns a registration of the buffer that also permits writes by peers, for peers_cache_put. NULL:
+ * registering failed, or too many are in use. */
 struct peers_region *bip_region_get(bip_peer *peer, const void *buf, size_t len);
 
 /* progress.c */

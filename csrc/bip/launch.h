@@ -26,7 +26,8 @@ typedef struct {
 int bip_launch_find(bip_launch *launch, char *error);
 /* Reads the job's secret from VIAKIT_SECRET or VIAKIT_SECRET_FILE. 0, or -1 with the reason in error[BIP_ERROR_LEN]. */
 int bip_launch_secret(unsigned char secret[BIP_SECRET_LEN], char *error);
-/* Agrees with all ranks on launch->job. 0, or -1 with the reason in error[BIP_ERROR_LEN]. Blocks as an exchange does. */
+/* Agrees with all ranks on launch->job. 0, or -1 with the reason in error[BIP_ERROR_LEN]. Blocks as an
+ * exchange does. */
 int bip_launch_name(bip_launch *launch, int timeout_ms, char *error);
 /* Gathers a blob of len bytes of each rank, in the order of ranks: all[n_ranks * len]. 0, or -1 with the reason in
  * error[BIP_ERROR_LEN]. Blocks until all ranks have called it, for at most timeout_ms. */

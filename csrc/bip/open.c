@@ -2,7 +2,7 @@
  * Opening a job, connecting its ranks, closing it.
  *
  *     bip_open       NICs and tables; no data of the other ranks yet
- *     bip_card       data for the other ranks: addresses, and the number and length of messages that this rank can queue
+ *     bip_card       data for the other ranks: addresses, and the number and length of the messages that can queue
  *     bip_connect    meet: sizes of queues for each rank, buffers, a VI for each; then the pairs
  *     bip_close      BYE to all, waits until it is acknowledged, disconnects
  *

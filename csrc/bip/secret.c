@@ -1,6 +1,6 @@
 /*
- * The job's secret, from VIAKIT_SECRET or else from the file of VIAKIT_SECRET_FILE. viakit/base/secret.py reads them in the
- * same way. An error never shows the value, which may be the secret with a digit too many.
+ * The job's secret, from VIAKIT_SECRET or else from the file of VIAKIT_SECRET_FILE. viakit/base/secret.py reads them in
+ * the same way. An error never shows the value, which may be the secret with a digit too many.
  */
 #include <errno.h>
 #include <fcntl.h>

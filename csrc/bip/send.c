@@ -12,7 +12,7 @@
  *
  *     sender   REQUEST len -.                .--> write write write ... write + immediate ---.
  *                           |                |                                               |
- *     receiver              '-> posted: GO --'    (address, handle)                       '--> len, checksum right? done
+ *     receiver              '-> posted: GO --'    (address, handle)                       '--> len, checksum? done
  *
  * Counts of a long send: `posted` bytes are with the NIC, `done` bytes are acknowledged; done <= posted <= len. The
  * send has ended when done = len. This code never sends a packet twice: the provider retransmits lost frames.

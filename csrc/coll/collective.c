@@ -116,9 +116,9 @@ int coll_algorithm_check(const coll *c, int operation, int algorithm)
     return a == NULL || coll_able(c, a->means) ? MSG_SUCCESS : MSG_ERR_NOT_SUPPORTED;
 }
 
-/* An algorithm for long data sends less, but in more rounds. With two ranks nothing can be saved: exchanging parts moves
- * as much as sending everything. Allgather's len is one rank's part, hence the division. Alltoall's "long" is pairwise,
- * which sends each part once; Bruck's algorithm pays only for very short parts among many ranks. */
+/* An algorithm for long data sends less, but in more rounds. With two ranks nothing can be saved: exchanging parts
+ * moves as much as sending everything. Allgather's len is one rank's part, hence the division. Alltoall's "long" is
+ * pairwise, which sends each part once; Bruck's algorithm pays only for very short parts among many ranks. */
 size_t coll_long_from(int operation, int n)
 {
     switch (operation) {

@@ -32,7 +32,8 @@ static inline uint8_t *link_lay_out(uint8_t *to, const struct link_frame *f)
     return link_lay_out_body(to + sizeof f->header, f);
 }
 
-/* Lists the pieces of a frame in the order of the wire: header, block if there is one, payload. Returns their number. */
+/* Lists the pieces of a frame in the order of the wire: header, block if there is one, payload. Returns
+ * their number. */
 static inline size_t link_gather(struct link_frame *f, struct iovec *iov)
 {
     size_t n = 0;

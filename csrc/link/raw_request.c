@@ -1,6 +1,6 @@
 /*
- * The arguments that viakit-raw accepts. These functions read text that any user may choose. They use no privilege, and the fuzz
- * target `raw` runs them.
+ * The arguments that viakit-raw accepts. These functions read text that any user may choose. They use no privilege, and
+ * the fuzz target `raw` runs them.
  */
 #include <stdio.h>
 #include <string.h>

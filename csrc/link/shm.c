@@ -48,8 +48,8 @@ __attribute__((constructor)) static void detect_processor(void)
 #endif
 
 /* Wakes the peer if it sleeps. If several senders do so, one clears the flag and makes the system calls. A counter that
- * is full has rung already. The peer passed its doorbell without blocking mode, but shares the file's flags and can change
- * them at any time (is_doorbell in shm_control.c). So the write is made only if the counter has space. */
+ * is full has rung already. The peer passed its doorbell without blocking mode, but shares the file's flags and can
+ * change them at any time (is_doorbell in shm_control.c). So the write is made only if the counter has space. */
 void shm_doorbell(struct link_peer *peer)
 {
     uint64_t one = 1;

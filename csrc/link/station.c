@@ -144,8 +144,8 @@ static int name_of(const struct nlmsghdr *h, char name[sizeof(((struct sockaddr_
     return 0;
 }
 
-/* Adds a port to a list whose first *own ports are those of the wanted user, and returns the new length. With own NULL the
- * port is another user's: it goes to the end, and into a full list not at all. */
+/* Adds a port to a list whose first *own ports are those of the wanted user, and returns the new length. With own NULL
+ * the port is another user's: it goes to the end, and into a full list not at all. */
 static int add_port(uint16_t *ports, int n, int max, uint16_t port, int *own)
 {
     if (own != NULL && *own < max) {

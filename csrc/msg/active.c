@@ -3,8 +3,8 @@
  *
  * They carry what RDMA cannot: an operation that the target must compute, a lock, a write over a channel without RDMA.
  * They use the channel's eager buffers and keep their order with all other packets and writes to the same rank. They
- * never wait in the unexpected queue, so XOFF does not apply to them. Replies that a channel cannot accept at once wait in
- * the rank's queue, with a copy of their data.
+ * never wait in the unexpected queue, so XOFF does not apply to them. Replies that a channel cannot accept at once wait
+ * in the rank's queue, with a copy of their data.
  */
 #include <stdlib.h>
 

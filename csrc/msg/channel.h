@@ -90,8 +90,8 @@ struct msg_channel {
     int (*handle_index)(struct msg_peer *peer);
 };
 
-/* Pushes a packet, for channels whose packets have a longest length. DATA goes in segments of at most `longest` bytes, in
- * multiples of 8 so that the receiver's copies stay aligned. `address` is the offset of the segment in the message.
+/* Pushes a packet, for channels whose packets have a longest length. DATA goes in segments of at most `longest` bytes,
+ * in multiples of 8 so that the receiver's copies stay aligned. `address` is the offset of the segment in the message.
  * push_one sends n bytes of the data from out->sent on, which keeps the position when there are no credits. */
 static inline int msg_push_segments(struct msg_peer *peer, struct msg_out *out, size_t longest,
                                     int (*push_one)(struct msg_peer *peer, struct msg_out *out, size_t n))

@@ -476,7 +476,8 @@ struct msg_active {
 /* Sets the handler, which must stay valid until it is removed with NULL. Lock held. */
 void msg_set_active(msg_world *w, const struct msg_active *active);
 /* Sends an active message of at most msg_active_room bytes of data, which is copied if it must wait. The caller fills
- * in head.context, head.tag and `rest`. Lock held. Returns MSG_SUCCESS, or the reason why the rank cannot be reached. */
+ * in head.context, head.tag and `rest`. Lock held. Returns MSG_SUCCESS, or the reason why the rank cannot
+ * be reached. */
 int msg_active_send(struct msg_peer *peer, struct msg_packet *packet, const void *data, size_t len);
 size_t msg_active_room(const struct msg_peer *peer);
 /* Wakes waits that depend on what a handler has changed. */

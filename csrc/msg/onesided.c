@@ -57,8 +57,8 @@ static int await_turn(struct write *a)
     return code;
 }
 
-/* Adds the request to the list that msg_move serves. If a part of a write could not be started, a fence holds back later
- * messages. */
+/* Adds the request to the list that msg_move serves. If a part of a write could not be started, a fence holds back
+ * later messages. */
 static int move_long(const struct write *a, msg_request *r)
 {
     r->want = a->len;

@@ -1,9 +1,9 @@
 /*
  * Rendezvous: the threshold from which a message is announced, and the transfer of announced messages.
  *
- * Threshold. Eager data costs a copy out of a buffer but no round trip. Rendezvous costs a round trip and no copy. Their
- * costs are equal at the knee of the latency curve. The threshold between ranks of one host, and the one between hosts,
- * are decided here when the world opens, and rank 0's values apply to all:
+ * Threshold. Eager data costs a copy out of a buffer but no round trip. Rendezvous costs a round trip and no copy.
+ * Their costs are equal at the knee of the latency curve. The threshold between ranks of one host, and the one between
+ * hosts, are decided here when the world opens, and rank 0's values apply to all:
  *
  *     1. policy.eager_limit_local, policy.eager_limit     if the policy sets them (policy.c)
  *     2. the result of `viakit calibrate` for the link    else (calibration.c); without a result, a built-in value

@@ -414,7 +414,8 @@ static int can_get(struct msg_peer *peer)
     return rank_of(peer)->port->can_read;
 }
 
-/* A write completes when it is in the target's memory: the link has stored it there, or the target has acknowledged it. */
+/* A write completes when it is in the target's memory: the link has stored it there, or the target has
+ * acknowledged it. */
 static unsigned outstanding(const struct msg_peer *peer)
 {
     return ((const struct peers_pair *)peer->at)->n_outstanding;

@@ -21,8 +21,8 @@
  *   DONE                             error                                  completes the op
  *   UNLOCK, POST, COMPLETE
  *
- * All fields are accessed with the world's lock held. The target checks every field: a window that does not exist, or an
- * offset outside of it, is an error in the reply, or at the next flush.
+ * All fields are accessed with the world's lock held. The target checks every field: a window that does not exist, or
+ * an offset outside of it, is an error in the reply, or at the next flush.
  */
 #ifndef VIAKIT_RMA_INSIDE_H
 #define VIAKIT_RMA_INSIDE_H

@@ -24,8 +24,8 @@
 
 /* ---------------------------------------------------------------- waiting */
 
-/* An answer of another rank's thread takes a few microseconds, while a sleep takes tens. So this polls first, unless the
- * ranks share cores, and yields. Afterwards the progress thread of this world takes over and signals. */
+/* An answer of another rank's thread takes a few microseconds, while a sleep takes tens. So this polls first, unless
+ * the ranks share cores, and yields. Afterwards the progress thread of this world takes over and signals. */
 int rma_wait_until(rma *r, int (*done)(void *), void *argument)
 {
     msg_world *w = r->world;

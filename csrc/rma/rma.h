@@ -15,8 +15,8 @@
  * Completion. A put may be reused at once up to RMA_SHORT bytes. All other operations have an *op*, which the caller
  * waits for, or which a flush completes. The caller's buffers belong to the op until then.
  *
- * Ranks that die. Operations to the rank, and waits for it, end with MSG_ERR_PROC_FAILED. Its locks are released, and the
- * ranks that waited for them get the same error, because the dead rank may have left its update incomplete.
+ * Ranks that die. Operations to the rank, and waits for it, end with MSG_ERR_PROC_FAILED. Its locks are released, and
+ * the ranks that waited for them get the same error, because the dead rank may have left its update incomplete.
  *
  * Return values and threads are those of msg.h: MSG_SUCCESS or a msg_error. Any thread may call.
  */
@@ -64,8 +64,8 @@ struct rma_card {
     msg_exposed place;
 };
 
-/* Opens this rank's part of window `number`: len bytes at base, or none (len 0). dynamic: no memory yet; offsets are then
- * addresses in memory attached later. The number must be free on all ranks. card receives this part's description.
+/* Opens this rank's part of window `number`: len bytes at base, or none (len 0). dynamic: no memory yet; offsets are
+ * then addresses in memory attached later. The number must be free on all ranks. card receives this part's description.
  * rma_window_join, with the cards of all ranks in order, makes the window usable. */
 int rma_window_open(rma *r, uint32_t number, void *base, size_t len, int dynamic, struct rma_card *card,
                     rma_window **out);
@@ -104,8 +104,8 @@ void rma_op_free(rma_op *op);
 
 /* ---------------------------------------------------------------- synchronisation */
 
-/* Waits until all operations to the target (-1: to every rank) are complete there and here. Ops of the caller stay valid
- * and are complete then. Returns the first error of any of them. */
+/* Waits until all operations to the target (-1: to every rank) are complete there and here. Ops of the caller stay
+ * valid and are complete then. Returns the first error of any of them. */
 int rma_flush(rma_window *win, int target);
 /* 1 if nothing to this target (-1: to any rank) is outstanding: a flush would send nothing. */
 int rma_is_quiet(rma_window *win, int target);

@@ -1,9 +1,9 @@
 /*
  * Flush, locks, and post, start, complete, wait.
  *
- * RDMA to a rank is over when the channel has nothing outstanding to it: a write then is in the target's memory. A FLUSH
- * is sent only after operations that have neither RDMA nor a reply. Packets keep their order, so its reply shows that
- * these are done.
+ * RDMA to a rank is over when the channel has nothing outstanding to it: a write then is in the target's memory. A
+ * FLUSH is sent only after operations that have neither RDMA nor a reply. Packets keep their order, so its reply shows
+ * that these are done.
  */
 #include "rma/inside.h"
 

@@ -2,8 +2,8 @@
  * The target's side: a handler executes the requests of other ranks as they arrive, in whichever thread makes progress.
  * The lock of the world is held, so each request is atomic with respect to all others, those of this rank included.
  *
- * A request without a reply that cannot be executed is noted in `faults`, and reported by the reply to the next FLUSH of
- * that rank.
+ * A request without a reply that cannot be executed is noted in `faults`, and reported by the reply to the next FLUSH
+ * of that rank.
  *
  * The lock of this rank's part of a window:
  *
@@ -90,8 +90,8 @@ static void get_arrived(rma_window *win, int source, const struct msg_rest *rest
     reply_data(win, source, rest->id, from, rest->peer_id, from ? rest->len : 0, from ? MSG_SUCCESS : MSG_ERR_ARG);
 }
 
-/* An update with a reply carries at most one packet of elements, so its result fits one, too. peer_id is the position of
- * its elements in the origin's result. */
+/* An update with a reply carries at most one packet of elements, so its result fits one, too. peer_id is the position
+ * of its elements in the origin's result. */
 static void update_arrived(rma_window *win, int source, const struct msg_rest *rest, const void *data, size_t len)
 {
     int type = (int)(rest->how & 0xFF), combine = (int)(rest->how >> 8 & 0xFF);
@@ -100,7 +100,8 @@ static void update_arrived(rma_window *win, int source, const struct msg_rest *r
             win->faults[source] = 1;
         return;
     }
-    /* The reply is sent last: once the origin has it, it may read the memory by RDMA, and must find the new elements. */
+    /* The reply is sent last: once the origin has it, it may read the memory by RDMA, and must find the
+     * new elements. */
     int error = len <= UPDATE_MOST ? rma_update_here(win, rest->address, type, combine, data, win->r->before, len)
                                    : MSG_ERR_ARG;
     reply_data(win, source, rest->id, win->r->before, rest->peer_id, error ? 0 : len, error);

@@ -1,9 +1,9 @@
 /*
  * Windows: what is open, and where its memory is.
  *
- * A window's memory is registered for RDMA when it opens, if the channel has RDMA. Its handles travel in its card. Memory
- * that is attached later to a dynamic window is not registered: the other ranks would need its handles. Such windows
- * are served by active messages only.
+ * A window's memory is registered for RDMA when it opens, if the channel has RDMA. Its handles travel in its card.
+ * Memory that is attached later to a dynamic window is not registered: the other ranks would need its handles. Such
+ * windows are served by active messages only.
  */
 #include <stdlib.h>
 

@@ -2,20 +2,20 @@
  * The replay of schedules: see replay.h.
  *
  * A queue of events in the order of virtual time drives everything. Events at the same time are taken in the order in
- * which they were added, so equal schedules give equal results. Messages move frame by frame, so several messages to one
- * host share its port in turns.
+ * which they were added, so equal schedules give equal results. Messages move frame by frame, so several messages to
+ * one host share its port in turns.
  *
  *     SEND at t --> FRAME: CPU, bus, wire up --> PORT: wire down, bus --> ARRIVE: receive matched
  *                   (the sender's own)           (the receiver's, in order of PORT; ACK opens the window again)
  *
- * A rank pushes one message at a time: its processor copies frame after frame, and stops while the window is closed. The
- * call of SEND returns when the last frame has been taken.
+ * A rank pushes one message at a time: its processor copies frame after frame, and stops while the window is closed.
+ * The call of SEND returns when the last frame has been taken.
  *
  * A message longer than the eager limit first sends a request. Its data starts when the receive has been posted and the
  * reply has come back.
  *
- * Invariant: every rank that has not ended either has one event RUN in the queue, or waits for an event of a message. If
- * the queue is empty and ranks remain, the schedule deadlocks.
+ * Invariant: every rank that has not ended either has one event RUN in the queue, or waits for an event of a message.
+ * If the queue is empty and ranks remain, the schedule deadlocks.
  */
 #include "sim/replay.h"
 

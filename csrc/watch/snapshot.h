@@ -1,6 +1,6 @@
 /*
- * snapshot.h - the state of a NIC at one moment, as text (snapshot.c), and the thread that serves it to `viakit inspect`
- * (inspect.c).
+ * snapshot.h - the state of a NIC at one moment, as text (snapshot.c), and the thread that serves it to `viakit
+ * inspect` (inspect.c).
  */
 #ifndef VIAKIT_SNAPSHOT_H
 #define VIAKIT_SNAPSHOT_H

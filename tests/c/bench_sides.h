@@ -131,8 +131,8 @@ static inline void run_all(bench_ep *a, bench_ep *b, const size_t *lens, size_t 
     run_all_in(a, b, lens, n_lens, BENCH_MEMORY_USER);
 }
 
-/* An empty message (datagrams only: a stream has none), a byte, an odd length, a cache line, a page, more than a datagram
- * or frame, many of them. */
+/* An empty message (datagrams only: a stream has none), a byte, an odd length, a cache line, a page, more than a
+ * datagram or frame, many of them. */
 static const size_t all_lens[] = {0, 1, 7, 64, 4096, 100000, 1 << 20};
 #define N_LENS (sizeof all_lens / sizeof all_lens[0])
 

@@ -1,15 +1,15 @@
 /*
  * cases_memory.c - which registered memory a VI may use: the NULL tag, and receives that run past their region.
  *
- * Memory that is refused stands with what refuses it: bad_memory (cases_error.c), rdma_denied (cases_rdma.c), read_denied
- * (cases_read.c); among them are the rows that keep a tag closed to another tag.
+ * Memory that is refused stands with what refuses it: bad_memory (cases_error.c), rdma_denied (cases_rdma.c),
+ * read_denied (cases_read.c); among them are the rows that keep a tag closed to another tag.
  */
 #include "conformance.h"
 
 #define RELIABLE(level) ((level) != VIP_SERVICE_UNRELIABLE)
 
-/* A SIDE_SYNC after which the peer may use memory that this side has used. The NIC's own thread does that here, so a call
- * puts it in order for ThreadSanitizer, which does not see the order that the control channel makes. */
+/* A SIDE_SYNC after which the peer may use memory that this side has used. The NIC's own thread does that here, so a
+ * call puts it in order for ThreadSanitizer, which does not see the order that the control channel makes. */
 static void let_write(endpoint *e, int tag)
 {
     vi_state(e->vi);

@@ -351,7 +351,8 @@ void read_let_go_b(side *s)
             reap_recv(&e, d, VIP_STATUS_OP_RECEIVE);
             /* One of two rounds deregisters at once. The others leave the handle valid over memory that is gone, which
              * only the NIC's own rule (a request behind its turn is not answered) keeps from being read. */
-            /* Without its registration a read would be refused. With it, the provider could not detect the unmapping. */
+            /* Without its registration a read would be refused. With it, the provider could not detect
+             * the unmapping. */
             if (round % 2)
                 CHECK_OK(VipDeregisterMem(s->nic, region, handle));
             else {

@@ -1,6 +1,6 @@
 /*
- * connect_cost.c - how many connections two VIs make per second, with and without a secret. Peer requests, as ranks make
- * them, between two NICs with a thread of the program each. Not a test: it asserts no time.
+ * connect_cost.c - how many connections two VIs make per second, with and without a secret. Peer requests, as ranks
+ * make them, between two NICs with a thread of the program each. Not a test: it asserts no time.
  *
  *     connect_cost [DEVICE_A DEVICE_B [CONNECTIONS [ROUNDS]]]
  *

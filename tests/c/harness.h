@@ -3,8 +3,8 @@
  *
  * A test program is a table of cases. A case has an A side (the client) and a B side (the server); each side opens a
  * NIC of its own. On `loop` the sides are two threads of one process, on `shm` and `udp...-lo` two processes. On `eth`
- * and `udp` they are two processes in two network namespaces joined by a veth pair. The sides share nothing but the link and a
- * control channel (a socket pair), by which they agree when to go on.
+ * and `udp` they are two processes in two network namespaces joined by a veth pair. The sides share nothing but the
+ * link and a control channel (a socket pair), by which they agree when to go on.
  *
  * Link names on the command line: that of any link, or a variant of one: shm-mapped | shm-ring | eth-auto | eth-plain |
  * eth-udp | udp6 | udp-lo | udp6-lo. "shm-mapped" takes test memory from viakit_alloc, and "shm-ring" forbids every

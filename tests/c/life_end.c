@@ -304,8 +304,8 @@ int life_stands_still(pid_t pid)
     return still;
 }
 
-/* ---- stopped_idle: B is stopped while one connection is idle and the ring to it is full of another's messages, so that
- * not even the probes of the idle one have room */
+/* ---- stopped_idle: B is stopped while one connection is idle and the ring to it is full of another's messages, so
+ * that not even the probes of the idle one have room */
 
 void life_impatient_and_small(viakit_nic_options *o)
 {

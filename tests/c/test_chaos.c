@@ -2,8 +2,8 @@
  * test_chaos.c - random calls of VIPL on live, closed and invented handles, beside a connection that must not suffer.
  *
  * The test keeps a list of all handles that it ever got, with their kinds. Each step takes a function and a handle at
- * random: a live one, a closed one, one of another kind, or a number that never was a handle. A call on a live handle may
- * return anything that its page permits. Every other call must return VIP_INVALID_PARAMETER. Two VIs on NICs of
+ * random: a live one, a closed one, one of another kind, or a number that never was a handle. A call on a live handle
+ * may return anything that its page permits. Every other call must return VIP_INVALID_PARAMETER. Two VIs on NICs of
  * their own exchange numbered messages meanwhile, and check each byte.
  *
  * VIAKIT_TEST_SEED repeats a run, and VIAKIT_CHAOS_STEPS sets its length.
@@ -172,7 +172,8 @@ static void on_vi(void)
         code = VipSendWait(vi, 1, &got);
         break;
     case 4:
-        /* The VI is idle, so a descriptor that is accepted completes with an error, or waits until it is disconnected. */
+        /* The VI is idle, so a descriptor that is accepted completes with an error, or waits until it
+         * is disconnected. */
         memset(d, 0, 64);
         code = VipPostSend(vi, d, number(region));
         break;

@@ -1,7 +1,8 @@
 /*
  * test_handles.c - every function with wrong handles: the call returns an error, changes nothing and never crashes.
  *
- * Wrong handles are NULL, values that never were handles, handles of closed objects, and handles of other kinds of objects.
+ * Wrong handles are NULL, values that never were handles, handles of closed objects, and handles of other kinds of
+ * objects.
  */
 #include "api_objects.h"
 

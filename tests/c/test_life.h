@@ -18,8 +18,8 @@ void life_over(endpoint *e, int n_errors);
 /* Print the time since `since`. */
 void life_report(side *s, const char *what, double since);
 
-/* A round of LIFE_MESSAGES messages with numbers from A to B. life_prepare opens the endpoint; on B it posts the receives
- * of all rounds, on A it stores the descriptors of a round in d, which life_post_all posts. life_all_sent and
+/* A round of LIFE_MESSAGES messages with numbers from A to B. life_prepare opens the endpoint; on B it posts the
+ * receives of all rounds, on A it stores the descriptors of a round in d, which life_post_all posts. life_all_sent and
  * life_all_received wait until a round is complete, and check it. */
 #define LIFE_MESSAGES 40
 #define ROOM 4096 /* bytes of a message's buffer */

@@ -1,7 +1,7 @@
 /*
- * test_meet.c - the way of a C program to a meeting point that listens (bip/meet.h): over unix and tcp, with points that
- * have the secret, and with some that have not. The proofs are compared with those of Python's hashlib. Then the exchange
- * (exchange.c) by a meeting point that changes blobs, and the secret's file (secret.c).
+ * test_meet.c - the way of a C program to a meeting point that listens (bip/meet.h): over unix and tcp, with points
+ * that have the secret, and with some that have not. The proofs are compared with those of Python's hashlib. Then the
+ * exchange (exchange.c) by a meeting point that changes blobs, and the secret's file (secret.c).
  */
 #include <arpa/inet.h>
 #include <netinet/in.h>

@@ -1,6 +1,6 @@
 /*
- * test_rtt.c - the round trip that a connection reckons with (via/data/rtt.c) is the one that was measured, by the formulas
- * of RFC 6298: samples are given, none is measured.
+ * test_rtt.c - the round trip that a connection reckons with (via/data/rtt.c) is the one that was measured, by the
+ * formulas of RFC 6298: samples are given, none is measured.
  *
  *    RTTVAR = 3/4 RTTVAR + 1/4 |SRTT - R|     SRTT = 7/8 SRTT + 1/8 R     time-out = SRTT + max(1 ms, 4 RTTVAR)
  */

@@ -167,8 +167,8 @@ static void check_stream(void)
     }
 }
 
-/* Both directions at once, 64 frames each way: with a bus for each direction the line is the slowest stage, with one bus
- * for both it is the bus, which needs 10 ns for a byte here. */
+/* Both directions at once, 64 frames each way: with a bus for each direction the line is the slowest stage, with one
+ * bus for both it is the bus, which needs 10 ns for a byte here. */
 static void check_duplex(void)
 {
     static const char slow_bus[] = "card.bus_mb_s 100\n";

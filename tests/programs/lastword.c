@@ -1,6 +1,6 @@
 /* lastword.c - a server that calls exit() right after it has taken the last message, without closing anything:
- * lastword DEVICE HOST LEVEL COUNT BYTES [MODE], COUNT at most 8. Each send of the client must complete without an error.
- * MODE says what happens at the server:
+ * lastword DEVICE HOST LEVEL COUNT BYTES [MODE], COUNT at most 8. Each send of the client must complete without an
+ * error. MODE says what happens at the server:
  *   (none)    exit() in main()
  *   callback  exit() in a callback of the NIC
  *   thread    exit() in main() beside a thread that waits on the NIC; at the client, too

@@ -1,6 +1,6 @@
-/* notag.c - a program that gives a tag to its VI, to its memory, to both or to neither: notag DEVICE HOST VI MEMORY, the
- * last two being "tag", "null" or, for memory, "none" (no attributes). All combinations exchange messages; with rights
- * the client writes, too, by RDMA with immediate data. */
+/* notag.c - a program that gives a tag to its VI, to its memory, to both or to neither: notag DEVICE HOST VI MEMORY,
+ * the last two being "tag", "null" or, for memory, "none" (no attributes). All combinations exchange messages; with
+ * rights the client writes, too, by RDMA with immediate data. */
 #include "old.h"
 
 #define LONG 30000

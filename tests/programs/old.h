@@ -1,6 +1,6 @@
 /*
- * old.h - what the programs beside it share: they are written as programs of 2000 to 2005 were, in gnu89, against vipl.h
- * alone. DEVICE HOST, with "-" for HOST, is the server; with a name it is the client.
+ * old.h - what the programs beside it share: they are written as programs of 2000 to 2005 were, in gnu89, against
+ * vipl.h alone. DEVICE HOST, with "-" for HOST, is the server; with a name it is the client.
  */
 #ifndef OLD_H
 #define OLD_H

@@ -1,6 +1,6 @@
 /*
- * fault: a decorator that injects faults. It replaces those operations of a link's table that send and poll, and applies
- * the configured faults to the frames that are sent. All other operations stay the link's own.
+ * fault: a decorator that injects faults. It replaces those operations of a link's table that send and poll, and
+ * applies the configured faults to the frames that are sent. All other operations stay the link's own.
  *
  * It is inserted when faults are first requested (via/objects/faults.c) and removed when they end, so a NIC without
  * faults has no overhead. Each side of a connection applies faults to the frames that it sends. Only a partition also

@@ -239,8 +239,8 @@ static int take_value(const char **p, const struct item *i, viakit_faults *f)
     return 0;
 }
 
-/* Reads one item. `seen` has a bit for each item that may occur once. Returns NULL on success, otherwise text that shows
- * a valid item. */
+/* Reads one item. `seen` has a bit for each item that may occur once. Returns NULL on success, otherwise text that
+ * shows a valid item. */
 static const char *take_item(const char **p, viakit_faults *f, uint32_t *seen)
 {
     for (size_t i = 0; i < N_ITEMS; i++) {
