@@ -192,7 +192,7 @@ def module_of(name: str) -> str:
 
 
 def find(name: str) -> Application:
-    """Return an application by name: "sor", "is", "fft" (or "ft"), "water", "ep".
+    """Return an application by a name of :data:`NAMES`, or "ft" for "fft".
 
     Raises
     ------

@@ -101,7 +101,7 @@ def exercise(pair: Pair, sizes=SIZES) -> None:
 
 
 @pytest.mark.parametrize("wait", ["poll", "block"])
-@pytest.mark.parametrize("protocol", LOCAL)
+@pytest.mark.parametrize("protocol", [name for name in LOCAL if "c" in endpoints.lookup(name).levels])
 def test_local_in_c(protocol, wait):
     need(protocol)
     if wait not in endpoints.lookup(protocol).waits:
@@ -135,7 +135,8 @@ def test_local_in_python(protocol, wait):
 @pytest.mark.parametrize("wait", ["poll", "block"])
 @pytest.mark.parametrize("protocol", WIRED)
 def test_between_two_hosts(protocol, wait, testbed):
-    with Pair(protocol, testbed=testbed, wait=wait) as pair:
+    level = endpoints.lookup(protocol).levels[0]
+    with Pair(protocol, testbed=testbed, wait=wait, level=level) as pair:
         assert pair.info["hosts"] == "testbed"
         assert pair.info["interface"] == "eth0"
         assert pair.info["mtu"] == 1500

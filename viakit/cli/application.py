@@ -64,7 +64,7 @@ def app(
     computing: float | None,
     wants_help: bool,
 ) -> None:
-    """Run an application: sor, is, fft, water or ep; without a NAME, list them.
+    """Run an application; without a NAME, list them.
 
     \b
     viakit app sor --size 1024
@@ -166,7 +166,7 @@ def speedup(
     viakit speedup --paper --json paper.json --html paper.html
     viakit speedup --quick --hosts testbed:4 --protocols via,tcp
 
-    APPLICATION: sor, is, fft, water, ep, or one of their problems, such as water-1728; none: all.
+    APPLICATION: one that `viakit app` lists, or one of its problems, such as water-1728; none: all.
     Exit status: 1 if a result is wrong or a job failed.
     """  # noqa: D301 - \b keeps click from wrapping the lines after it
     from viakit.apps import speedup as measuring  # start-up time

@@ -109,7 +109,7 @@ def app(name: str = "sor-zero", *, start: bool | None = None, **settings: Any) -
     Parameters
     ----------
     name : str
-        An application ("sor", "is", "fft", "water", "ep"), or one of its problems ("water-1728").
+        An application that `viakit app` lists, or one of its problems ("water-1728").
     start : bool, optional
         As for :func:`compare`. Default: start if a setting is given.
     **settings
