@@ -1,6 +1,6 @@
 """One rank of tools/mpi4py_suite.py: run one test module of mpi4py's suite and log the outcome of each test.
 
-    mpi4py_rank.py SUITE MODULE LOG LIMIT [SHIM]      LOG: prefix of a file per rank, LOG.RANK
+    mpi4py_rank.py SUITE MODULE LOG LIMIT             LOG: prefix of a file per rank, LOG.RANK
     environment: LEFT_OUT, patterns of tests to skip, one a line
 
 The log is written line by line, so that it also shows where a rank crashed or was ended: "run ID", then "end ID" and a
@@ -89,12 +89,10 @@ class Loader(unittest.TestLoader):
         return [name for name in names if not any(fnmatch.fnmatchcase(prefix + name, p) for p in self.left_out)]
 
 
-def main(suite: str, module: str, prefix: str, limit: str, shim: str = "") -> int:
+def main(suite: str, module: str, prefix: str, limit: str) -> int:
     """Run the module; return 0 if all its tests were run, whatever their outcomes."""
     sys.dont_write_bytecode = True
     log = open_log(prefix)
-    if shim:
-        sys.path.insert(0, shim)
     sys.path.insert(0, os.path.join(suite, "test"))
     sys.modules["cupy"] = sys.modules["numba"] = None  # as the suite's own main.py does without a GPU
     faulthandler.enable(log)

@@ -98,18 +98,16 @@ class Setting:
     def command(self, module: str, log: Path) -> list[str]:
         """Return the command that runs one test module."""
         command = [str(VIAKIT), "run", "-n", str(self.ranks), "--protocol", self.protocol, "--hosts", self.hosts]
-        command += [str(RANK), str(SUITE), module, str(log), str(self.limit)]
-        if not self.protocol.startswith("mpi"):
-            from viakit.shim import FOLDER
-
-            command.append(FOLDER)
-        return command
+        # The switch also holds for the processes that tests spawn.
+        command += [] if self.protocol.startswith("mpi") else ["--as-mpi4py"]
+        return [*command, str(RANK), str(SUITE), module, str(log), str(self.limit)]
 
 
 def run_once(setting: Setting, module: str, skip: list[str], folder: Path) -> tuple[int, str, float]:
     """Run one module; return the exit status, the end of its output, and the seconds."""
     environment = dict(os.environ, LEFT_OUT="\n".join(skip), PYTHONDONTWRITEBYTECODE="1")
-    environment["PRTE_MCA_rmaps_default_mapping_policy"] = ":oversubscribe"  # for the processes that tests spawn
+    environment["PYTHONPATH"] = str(SUITE / "test")  # for the processes that tests spawn, as the next line is
+    environment["PRTE_MCA_rmaps_default_mapping_policy"] = ":oversubscribe"
     began = time.monotonic()
     with (folder / "output").open("wb") as output:
         child = subprocess.Popen(

@@ -1,6 +1,6 @@
 /*
  * The attached buffer for buffered sends: pieces of the caller's memory, first fit. All bookkeeping lies in that memory
- * itself, so a buffered send allocates no memory.
+ * itself, so a buffered send into the caller's memory allocates none.
  *
  *      | header | data ... | header | data ... | header | data ... |      a header: length of its data, in use or not
  *      begin                                                      end
@@ -8,6 +8,9 @@
  * Neighbouring free pieces are merged during the search for a piece. Invariant: the pieces follow each other without a
  * gap from begin to end, so each header leads to the next. The caller must not touch the memory until it is detached
  * (MPI_Buffer_attach).
+ *
+ * An automatic buffer (MPI 4.1, BUFFER_AUTOMATIC) has no memory of its caller's. Each of its pieces is allocated for one
+ * message, so a buffered send fails only if the process has no memory left.
  *
  * A piece belongs to one detached send (send.c). msg_complete frees it, however the send ends, so a rank that dies does
  * not block the detach.
@@ -29,6 +32,7 @@ struct msg_buffer {
     void *given;
     size_t given_len, n_used;
     char *begin, *end; /* aligned to 16 */
+    int automatic;     /* pieces are allocated one by one */
 };
 
 static struct piece *next_of(struct piece *p)
@@ -43,6 +47,11 @@ void *msg_buffer_get(msg_world *w, size_t len)
     size_t want = (len + 15) & ~(size_t)15;
     if (b == NULL || want < len)
         return NULL;
+    if (b->automatic) {
+        struct piece *p = malloc(sizeof *p + want);
+        b->n_used += p != NULL;
+        return p ? p + 1 : NULL;
+    }
     for (struct piece *p = (struct piece *)(void *)b->begin; (char *)p < b->end; p = next_of(p)) {
         if (p->used)
             continue;
@@ -65,8 +74,11 @@ void *msg_buffer_get(msg_world *w, size_t len)
 
 void msg_buffer_put(msg_world *w, void *data)
 {
-    ((struct piece *)data - 1)->used = 0;
+    struct piece *p = (struct piece *)data - 1;
+    p->used = 0;
     w->attached->n_used--;
+    if (w->attached->automatic)
+        free(p);
 }
 
 int msg_buffer_attach(msg_world *w, void *buf, size_t len)
@@ -74,7 +86,8 @@ int msg_buffer_attach(msg_world *w, void *buf, size_t len)
     int code = MSG_SUCCESS;
     if (!msg_enter(w))
         return MSG_ERR_PROCESS;
-    if (buf == NULL && len)
+    int automatic = buf == NULL && len == MSG_BUFFER_AUTOMATIC;
+    if (buf == NULL && len && !automatic)
         code = msg_fail(w, MSG_ERR_ARG, "a buffer of %zu byte%s at NULL cannot be attached", len, vk_s(len));
     else if (w->attached)
         code = msg_fail(w, MSG_ERR_BUFFER, "a buffer is attached already: detach it first");
@@ -85,7 +98,8 @@ int msg_buffer_attach(msg_world *w, void *buf, size_t len)
         uintptr_t begin = ((uintptr_t)buf + 15) & ~(uintptr_t)15, end = ((uintptr_t)buf + len) & ~(uintptr_t)15;
         b->given = buf;
         b->given_len = len;
-        if (end > begin + sizeof(struct piece)) {
+        b->automatic = automatic;
+        if (!automatic && end > begin + sizeof(struct piece)) {
             b->begin = (char *)begin;
             b->end = (char *)end;
             *(struct piece *)begin = (struct piece){end - begin - sizeof(struct piece), 0};

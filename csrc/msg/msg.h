@@ -187,8 +187,10 @@ int msg_send(msg_world *world, int context, const void *buf, size_t len, int dst
 int msg_recv(msg_world *world, int context, void *buf, size_t len, int src, int tag, msg_status *status);
 
 /* A buffer for buffered sends. detach waits until all messages in it are sent, and returns it. A message occupies
- * its length and at most MSG_BSEND_OVERHEAD further bytes. */
+ * its length and at most MSG_BSEND_OVERHEAD further bytes. NULL with the length MSG_BUFFER_AUTOMATIC stands for memory
+ * that the engine allocates for each message. */
 #define MSG_BSEND_OVERHEAD 96
+#define MSG_BUFFER_AUTOMATIC SIZE_MAX
 int msg_buffer_attach(msg_world *world, void *buf, size_t len);
 int msg_buffer_detach(msg_world *world, void **buf, size_t *len);
 

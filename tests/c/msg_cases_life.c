@@ -59,6 +59,14 @@ void case_modes(msg_world **world, int rank, int n_ranks)
         size_t len;
         OK(msg_buffer_detach(w, &back, &len));
         CHECK(back == room && len == sizeof room);
+        /* The engine's own memory never lacks room. */
+        OK(msg_buffer_attach(w, NULL, MSG_BUFFER_AUTOMATIC));
+        for (int i = 0; i < 50; i++) {
+            pattern_fill(data, sizeof data, (unsigned)i);
+            OK(msg_send(w, 1, data, sizeof data, 1, 5, MSG_BUFFERED));
+        }
+        OK(msg_buffer_detach(w, &back, &len));
+        CHECK(back == NULL && len == MSG_BUFFER_AUTOMATIC);
         OK(msg_recv(w, 1, NULL, 0, 1, 9, NULL));
     } else {
         OK(msg_irecv(w, 1, &v, sizeof v, 0, 2, &r));
@@ -73,6 +81,10 @@ void case_modes(msg_world **world, int rank, int n_ranks)
         CHECK_EQ(job_counter(w, MSG_COUNTER_ready_missed), 1);
         for (int i = 0; i < 50; i++) {
             OK(msg_recv(w, 1, big, 1000, 0, 4, &s));
+            CHECK(pattern_holds(big, 1000, (unsigned)i));
+        }
+        for (int i = 0; i < 50; i++) {
+            OK(msg_recv(w, 1, big, 1000, 0, 5, &s));
             CHECK(pattern_holds(big, 1000, (unsigned)i));
         }
         OK(msg_send(w, 1, NULL, 0, 0, 9, MSG_STANDARD));

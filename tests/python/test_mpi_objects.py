@@ -18,6 +18,7 @@ NULLS = [
     "FILE_NULL",
     "MESSAGE_NULL",
     "REQUEST_NULL",
+    "COMM_NULL",
 ]
 
 
@@ -192,6 +193,24 @@ def test_attributes_of_datatypes():
     with pytest.raises(MPI.Exception, match="is no key for attributes of a Comm"):
         MPI.COMM_SELF.Get_attr(copied)
     assert MPI.Datatype.Free_keyval(copied) == MPI.KEYVAL_INVALID
+
+
+def test_buffered_sends_with_memory_that_viakit_allocates():
+    comm = MPI.COMM_SELF
+    comm.Flush_buffer()  # nothing is attached
+    comm.Attach_buffer(MPI.BUFFER_AUTOMATIC)
+    for i in range(3):
+        comm.Bsend(bytes([i]) * 300_000, 0, 1)
+        comm.bsend({"number": i}, 0, 2)
+    there = bytearray(300_000)
+    for i in range(3):
+        comm.Recv(there, 0, 1)
+        assert there == bytes([i]) * 300_000
+        assert comm.recv(source=0, tag=2) == {"number": i}
+    comm.Flush_buffer()
+    assert comm.Detach_buffer() is MPI.BUFFER_AUTOMATIC
+    with pytest.raises(MPI.Exception, match="buffer"):
+        comm.Bsend(bytes(8), 0)
 
 
 def test_sessions():

@@ -81,6 +81,7 @@ cdef extern from "msg/msg.h" nogil:
     int msg_irecv(msg_world *world, int context, void *buf, size_t len, int src, int tag, msg_request **request)
     int msg_send(msg_world *world, int context, const void *buf, size_t len, int dst, int tag, msg_mode mode)
     int msg_recv(msg_world *world, int context, void *buf, size_t len, int src, int tag, msg_status *status)
+    size_t MSG_BUFFER_AUTOMATIC
     int msg_buffer_attach(msg_world *world, void *buf, size_t len)
     int msg_buffer_detach(msg_world *world, void **buf, size_t *len)
 

@@ -295,11 +295,15 @@ cdef class MsgWorld:
         self._left()
         _raise_signal()
 
-    def attach(self, buffer):
-        """Attach a writable buffer for buffered sends."""
+    def attach(self, buffer, bint automatic=False):
+        """Attach a writable buffer for buffered sends; an automatic one has memory of the engine."""
         cdef Py_buffer view
         cdef int code
         self._open()
+        if automatic:
+            self._check(msg_buffer_attach(self._w, NULL, MSG_BUFFER_AUTOMATIC))
+            self._attached = (None, buffer)
+            return
         held = memoryview(buffer).cast("B")
         PyObject_GetBuffer(held, &view, PyBUF_ANY_CONTIGUOUS | PyBUF_WRITABLE)
         code = msg_buffer_attach(self._w, view.buf, view.len)

@@ -19,7 +19,9 @@ class Flushes:
 
     def Flush_buffer(self) -> None:
         """Wait until all buffered sends of the process have been transmitted."""
-        self.world.attach(self.world.detach())
+        attached = self.world.detach()
+        if attached is not None:
+            cast("Any", self).Attach_buffer(attached)
 
     def Iflush_buffer(self) -> Request:
         """Start to wait until all buffered sends have been transmitted; viakit waits at once."""

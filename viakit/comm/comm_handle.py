@@ -38,6 +38,8 @@ class CommHandle(_core.CollectiveComm):
         return self.shares(other) or (self._freed and other._freed)
 
     def __hash__(self) -> int:
+        if self.is_null:
+            raise TypeError("unhashable: a null communicator")
         return hash((id(self.world), self.number))
 
     def __bool__(self) -> bool:

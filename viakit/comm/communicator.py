@@ -26,6 +26,7 @@ from viakit.comm.neighbors import Neighbors
 from viakit.comm.partitioned import Partitioned
 from viakit.comm.schedule import run
 from viakit.comm.seal import SealGroup
+from viakit.comm.spec import BUFFER_AUTOMATIC
 from viakit.comm.step import Step, SubsetCounts, SubsetStep
 from viakit.comm.topology_calls import Topologies
 from viakit.comm.worlds import World
@@ -260,10 +261,12 @@ class Comm(CommHandle, Copies, Flushes, Partitioned, Collectives, HasAttributes,
 
         Parameters
         ----------
-        buf : writable buffer
-            Memory that holds the messages until they have been sent.
+        buf : writable buffer or BUFFER_AUTOMATIC
+            Memory that holds the messages until they have been sent. With BUFFER_AUTOMATIC viakit allocates memory for
+            each message.
         """
-        self.world.attach(host(buf))
+        automatic = buf is BUFFER_AUTOMATIC
+        self.world.attach(buf if automatic else host(buf), automatic)
 
     def Detach_buffer(self) -> Any:
         """Wait until all buffered sends have been transmitted, then detach and return the buffer."""

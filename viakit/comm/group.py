@@ -24,7 +24,7 @@ class Group(Numbered):
     def __init__(self, ranks: Iterable[int] | Group | None = None, me: int = -1) -> None:
         if isinstance(ranks, Group):
             self._ranks, self._me, self._null = ranks._ranks, ranks._me, ranks._null
-        elif ranks is not None and (isinstance(ranks, str) or not isinstance(ranks, Iterable)):
+        elif ranks is not None and (isinstance(ranks, (str, Numbered)) or not isinstance(ranks, Iterable)):
             raise TypeError(f"Group() takes no argument or a Group, got {type(ranks).__name__}")
         else:
             self._ranks, self._me, self._null = tuple(ranks or ()), me, ranks is None
