@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/cancel.h"
+#include "base/thread.h"
 
 #define MOST (1 << 20) /* the kernel's default limit (fs.nr_open); higher descriptors stay open in a child */
 
@@ -30,10 +31,7 @@ static void child_of_fork(void)
     }
 }
 
-__attribute__((constructor)) static void begin(void)
-{
-    pthread_atfork(NULL, NULL, child_of_fork);
-}
+VK_AT_FORK(child_of_fork)
 
 int vk_file_above(int fd)
 {

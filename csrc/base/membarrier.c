@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/atomic.h"
+#include "base/thread.h"
 
 static int state; /* 0 not registered yet, 1 both barriers are available, -1 they are not */
 
@@ -40,10 +41,7 @@ static void child_of_fork(void)
         register_once();
 }
 
-__attribute__((constructor)) static void begin(void)
-{
-    pthread_atfork(NULL, NULL, child_of_fork);
-}
+VK_AT_FORK(child_of_fork)
 
 void vk_membarrier_private(void)
 {

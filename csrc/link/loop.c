@@ -31,6 +31,7 @@
 #include "base/exit.h"
 #include "base/explain.h"
 #include "base/files.h"
+#include "base/thread.h"
 #include "link/frame_layout.h"
 #include "link/link.h"
 #include "link/station.h"
@@ -86,10 +87,7 @@ static void child_of_fork(void)
     n_open = 0;
 }
 
-__attribute__((constructor)) static void begin(void)
-{
-    pthread_atfork(NULL, NULL, child_of_fork);
-}
+VK_AT_FORK(child_of_fork)
 
 static int loop_open(struct link_client *client, const char *device, const viakit_nic_options *options,
                      struct link **out, struct link_limits *limits)

@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "base/explain.h"
+#include "base/thread.h"
 #include "link/udp.h"
 
 /* An entry has 28 bytes. With more hosts at once, the oldest must be resolved again. */
@@ -32,26 +33,7 @@ static struct {
     struct sockaddr_in6 names[MAX_LEARNT]; /* the oldest entries are replaced */
 } learnt = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
-/* The child of a fork must not find the mutex held by a thread that it does not have, nor an incomplete entry. */
-static void before_fork(void)
-{
-    pthread_mutex_lock(&learnt.mutex);
-}
-
-static void parent_of_fork(void)
-{
-    pthread_mutex_unlock(&learnt.mutex);
-}
-
-static void child_of_fork(void)
-{
-    pthread_mutex_unlock(&learnt.mutex);
-}
-
-__attribute__((constructor)) static void begin(void)
-{
-    pthread_atfork(before_fork, parent_of_fork, child_of_fork);
-}
+VK_LOCK_AT_FORK(&learnt.mutex, (void)0)
 
 /* Ports do not matter. A link-local IPv6 address (fe80::) denotes another host on each interface, so the scope (the
  * interface's number) is part of it. */

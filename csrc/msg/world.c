@@ -19,13 +19,13 @@
  *
  * Threads: one thread opens and closes a world, while no other thread uses it.
  */
-#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "base/blake2s.h"
 #include "base/plural.h"
+#include "base/thread.h"
 #include "base/virtual_table.h"
 #include "base/words.h"
 #include "msg/channel.h"
@@ -303,13 +303,9 @@ static void attendant_begin(struct attendant *a, msg_world *w)
     *a = (struct attendant){.world = w};
     if (w->channel == NULL || w->channel->attend == NULL)
         return;
-    sigset_t every, old;
     pthread_mutex_init(&a->mutex, NULL);
     init_condition(&a->over);
-    sigfillset(&every); /* signals are for the program's threads */
-    pthread_sigmask(SIG_SETMASK, &every, &old);
-    a->runs = pthread_create(&a->thread, NULL, attend, a) == 0;
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    a->runs = vk_thread_start(&a->thread, attend, a) == 0;
     if (!a->runs)
         attendant_free(a);
 }

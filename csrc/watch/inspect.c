@@ -29,6 +29,7 @@
 #include "base/clock.h"
 #include "base/files.h"
 #include "base/pool.h"
+#include "base/thread.h"
 #include "base/user.h"
 #include "link/station.h"
 #include "via/nic.h"
@@ -177,15 +178,11 @@ static int listen_at_own_name(void)
  * as well. */
 static void start(void)
 {
-    sigset_t all, old;
     self.listener = listen_at_own_name();
     if (self.listener < 0)
         return;
     self.stop = vk_file_above(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    sigfillset(&all); /* signals are handled by the program's threads */
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    self.has_thread = self.stop >= 0 && pthread_create(&self.thread, NULL, thread_main, NULL) == 0;
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    self.has_thread = self.stop >= 0 && vk_thread_start(&self.thread, thread_main, NULL) == 0;
     if (!self.has_thread) {
         close(self.listener);
         if (self.stop >= 0)
@@ -225,16 +222,6 @@ void via_inspect_end(void)
 }
 
 /* A child has neither the thread nor a right to its parent's name. The NICs that it opens itself start a new thread. */
-static void before_fork(void)
-{
-    pthread_mutex_lock(&self.mutex);
-}
-
-static void parent_of_fork(void)
-{
-    pthread_mutex_unlock(&self.mutex);
-}
-
 static void child_of_fork(void)
 {
     if (self.has_thread) {
@@ -242,10 +229,6 @@ static void child_of_fork(void)
         close(self.stop);
     }
     self.n_nics = self.has_thread = 0;
-    pthread_mutex_unlock(&self.mutex);
 }
 
-__attribute__((constructor)) static void begin(void)
-{
-    pthread_atfork(before_fork, parent_of_fork, child_of_fork);
-}
+VK_LOCK_AT_FORK(&self.mutex, child_of_fork())

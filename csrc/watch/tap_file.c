@@ -18,7 +18,6 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,6 +33,7 @@
 #include "base/pcapng.h"
 #include "base/plural.h"
 #include "base/ring.h"
+#include "base/thread.h"
 #include "link/frame_format.h"
 #include "via/error.h"
 #include "via/nic.h"
@@ -81,16 +81,6 @@ void via_tap_unlock(void)
     pthread_mutex_unlock(&mutex);
 }
 
-static void before_fork(void)
-{
-    pthread_mutex_lock(&mutex);
-}
-
-static void parent_of_fork(void)
-{
-    pthread_mutex_unlock(&mutex);
-}
-
 /* Closes the copies of the descriptors without writing; the parent writes the contents of the buffers. */
 static void child_of_fork(void)
 {
@@ -101,13 +91,9 @@ static void child_of_fork(void)
     writer_state = NO_WRITER;
     written[0] = written_for[0] = 0;
     pthread_cond_init(&changed, NULL);
-    pthread_mutex_unlock(&mutex); /* this thread locked it, in the parent */
 }
 
-__attribute__((constructor)) static void prepare(void)
-{
-    pthread_atfork(before_fork, parent_of_fork, child_of_fork);
-}
+VK_LOCK_AT_FORK(&mutex, child_of_fork())
 
 /* Writes the remaining records of a program that ends without closing its NICs. If another thread holds the mutex and
  * does not release it, because it writes to a full pipe, the records are lost. */
@@ -378,16 +364,12 @@ static void *write_files(void *unused)
  * reused: wait for its end, then start a new one. */
 static int start_writer(void)
 {
-    sigset_t all, old;
     while (writer_state == STOPPING) /* another thread waits for the last one to end */
         pthread_cond_wait(&changed, &mutex);
     if (writer_state == WRITING)
         return 0;
-    sigfillset(&all); /* signals are handled by the program's threads */
-    pthread_sigmask(SIG_SETMASK, &all, &old);
     writer_state = WRITING;
-    int error = pthread_create(&writer, NULL, write_files, NULL);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    int error = vk_thread_start(&writer, write_files, NULL);
     if (error)
         writer_state = NO_WRITER;
     return -error;

@@ -42,6 +42,7 @@
 #include "base/cancel.h"
 #include "base/clock.h"
 #include "base/plural.h"
+#include "base/thread.h"
 #include "link/fault/fault.h"
 #include "link/frame_format.h"
 #include "link/link.h"
@@ -64,10 +65,7 @@ static void child_of_fork(void)
     n_drawn = 0;
 }
 
-__attribute__((constructor)) static void begin(void)
-{
-    pthread_atfork(NULL, NULL, child_of_fork);
-}
+VK_AT_FORK(child_of_fork)
 
 /* If the kernel has no random bytes (getrandom fails), numbers are derived from the clock: guessable, but different
  * each time. 0 becomes 1, because a key of 0 means "no connection". */

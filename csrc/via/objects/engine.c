@@ -19,7 +19,6 @@
  */
 #include <errno.h>
 #include <poll.h>
-#include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -29,6 +28,7 @@
 #include "base/cancel.h"
 #include "base/clock.h"
 #include "base/files.h"
+#include "base/thread.h"
 #include "link/link.h"
 #include "via/data/data.h"
 #include "via/engine.h"
@@ -412,13 +412,9 @@ int via_engine_start(struct via_nic *nic)
     }
     if (nic->options.no_thread || nic->limits.no_thread)
         return 0;
-    sigset_t all, old;
-    sigfillset(&all); /* signals are delivered to the program's threads only */
-    pthread_sigmask(SIG_SETMASK, &all, &old);
     /* Set before the thread runs, because the thread reads it, too (via_drive_slow). */
     nic->has_thread = 1;
-    int error = pthread_create(&nic->thread, NULL, thread_main, nic);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    int error = vk_thread_start(&nic->thread, thread_main, nic);
     if (error) {
         nic->has_thread = 0;
         close_descriptors(nic);

@@ -48,6 +48,7 @@
 #include "base/explain.h"
 #include "base/plural.h"
 #include "base/pool.h"
+#include "base/thread.h"
 #include "base/virtual.h"
 #include "via/connect/conn.h"
 #include "via/data/data.h"
@@ -76,27 +77,8 @@ static pthread_mutex_t pin_mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct pin_range *pins;
 static size_t n_pins, pins_capacity;
 
-/* A child of fork inherits no pinned page. Nor may it find the mutex locked by a thread that it does not have. */
-static void before_fork(void)
-{
-    pthread_mutex_lock(&pin_mutex);
-}
-
-static void parent_of_fork(void)
-{
-    pthread_mutex_unlock(&pin_mutex);
-}
-
-static void child_of_fork(void)
-{
-    n_pins = 0;
-    pthread_mutex_unlock(&pin_mutex);
-}
-
-__attribute__((constructor)) static void begin(void)
-{
-    pthread_atfork(before_fork, parent_of_fork, child_of_fork);
-}
+/* A child of fork inherits no pinned page. */
+VK_LOCK_AT_FORK(&pin_mutex, n_pins = 0)
 
 /* The table reserves address space for all regions that a NIC may have; pages are allocated on use. Its entries are
  * zero: handle 0 means free. */
