@@ -23,6 +23,7 @@ import viakit
 from viakit.apps import harness
 from viakit.apps.counting import names_of
 from viakit.apps.harness import Application, Run
+from viakit.base.words import counted
 from viakit.launch import LaunchError, bootstrap, detect
 from viakit.launch import mpi_library as mpi
 
@@ -153,7 +154,7 @@ def _connected(application: Application, protocol: str | None, place: Place) -> 
         raise _Failure(f"{application.name}: {error}") from error
     if comm.Get_size() != ranks:
         raise _Failure(
-            f"{application.name}: this job has {ranks} rank{'s' * (ranks != 1)}, but over {protocol!r} "
+            f"{application.name}: this job has {counted(ranks, 'rank')}, but over {protocol!r} "
             f"there is {comm.Get_size()}; {_NOT_MPI}"
         )
     policy = None if mpi.is_mpi(protocol) else wish()[0]
@@ -189,10 +190,7 @@ def _main(
         from viakit.apps import reporting  # start-up time
 
         reporting.check_files(json_file, trace_file)
-        if application.memory is not None:
-            harness.need_memory(
-                application.memory(problem, ranks), f"{application.name} on {ranks} rank{'s' * (ranks > 1)}"
-            )
+        harness.need_memory_for(application, problem, ranks)
 
     refusal = harness.agreed(comm, ready)
     if refusal is not None:

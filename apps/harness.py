@@ -37,6 +37,7 @@ import click
 
 from viakit.apps.counting import Counting
 from viakit.apps.phases import STATES, Phases
+from viakit.base.words import counted
 
 __all__ = [
     "Application",
@@ -53,6 +54,7 @@ __all__ = [
     "main",
     "module_of",
     "need_memory",
+    "need_memory_for",
     "options_of",
     "run",
     "share",
@@ -291,6 +293,13 @@ def need_memory(nbytes: int, what: str) -> None:
             f"{what} needs about {_gigabytes(nbytes)} of memory, and {_gigabytes(free)} are free; "
             "choose a smaller problem, or a machine with more"
         )
+
+
+def need_memory_for(application: Application, problem: Any, ranks: int, copies: bool = False) -> None:
+    """Raise :class:`MemoryShort` unless the ranks, or as many *copies* of the serial program, have enough memory."""
+    if application.memory is not None:
+        whole = ranks * application.memory(problem, 1) if copies else application.memory(problem, ranks)
+        need_memory(whole, f"{application.name} on {counted(ranks, 'rank')}")
 
 
 def _gigabytes(nbytes: int) -> str:

@@ -20,14 +20,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 from viakit import _core
 
-if TYPE_CHECKING:
-    from viakit.apps.counting import Counting, nbytes_of
-
-__all__ = ["STATES", "Counting", "Interval", "Message", "Phases", "nbytes_of"]
+__all__ = ["STATES", "Interval", "Message", "Phases"]
 
 STATES = ("compute", "send", "receive", "wait", "barrier", "collective")
 COMPUTE, SEND, RECEIVE, WAIT, BARRIER, COLLECTIVE = range(len(STATES))
@@ -211,15 +208,3 @@ class Phases:
     def communication_s(self) -> float:
         """Time in all states but computation."""
         return sum(self._ns[1:]) * 1e-9
-
-
-_COUNTING = ("Counting", "nbytes_of")
-
-
-def __getattr__(name: str) -> Any:
-    """Return a public name of :mod:`viakit.apps.counting`. That module imports this one, so the import is late."""
-    if name not in _COUNTING:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from viakit.apps import counting  # it imports this module
-
-    return getattr(counting, name)

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 from viakit.apps.harness import COMMAND, Application, RankReport, Run, as_dict
 from viakit.apps.phases import STATES
 from viakit.base.sheet import sheet
+from viakit.base.words import counted
 from viakit.launch import detect
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-__all__ = ["check_files", "document", "point", "series", "table", "verdict", "write_report"]
+__all__ = ["check_files", "point", "series", "table", "verdict", "write_report"]
 
 MOST_ROWS = 16  # For more ranks the table shows the minimum, the median and the maximum instead.
 
@@ -114,24 +115,6 @@ def point(walls_s: Sequence[float]) -> dict[str, Any]:
     }
 
 
-def document(made: Sequence[dict[str, Any]], *, elapsed_s: float, command: str | None = None) -> dict[str, Any]:
-    """Return a ``viakit.result/1`` of several series."""
-    from viakit.measure.environment import environment  # start-up time
-    from viakit.measure.result import SCHEMA  # start-up time
-
-    return {
-        "schema": SCHEMA,
-        "command": command or _command(),
-        "complete": True,
-        "errors": [],
-        "skipped": [],
-        "elapsed_s": round(elapsed_s, 3),
-        "environment": environment(command=command or _command(), infos=[one["info"] for one in made]),
-        "floor": None,
-        "series": list(made),
-    }
-
-
 def _command() -> str:
     """Return the command line of this program."""
     main = sys.modules.get("__main__")
@@ -164,7 +147,7 @@ def _row(report: RankReport, states: Sequence[str]) -> list[str]:
 
 
 def _title(application: Application, problem: Any, protocol: str | None, one: Run) -> str:
-    how = f"{len(one.ranks)} rank{'s' * (len(one.ranks) > 1)} over {protocol}" if protocol else "serial"
+    how = f"{counted(len(one.ranks), 'rank')} over {protocol}" if protocol else "serial"
     return f"{application.title}: {application.describe(problem)}; {how}"
 
 
@@ -250,14 +233,13 @@ def write_report(
     """
     from viakit.measure import result  # start-up time
     from viakit.measure.printing import printing  # start-up time
+    from viakit.measure.turns import document_of  # start-up time
 
     median = middle(runs)
     if json_file is not None:
-        found = document([series(application, problem, protocol, runs)], elapsed_s=elapsed_s)
-        found["complete"] = complete
-        found["errors"] = [
-            {"protocol": found["series"][0]["protocol"], "nbytes": None, "message": error} for error in errors
-        ]
+        made = series(application, problem, protocol, runs)
+        failed = [{"protocol": made["protocol"], "nbytes": None, "message": error} for error in errors]
+        found = document_of([made], command=_command(), complete=complete, errors=failed, elapsed_s=elapsed_s)
         if json_file == "-":
             result.validate(found)
             sys.stdout.write(result.to_bytes(found).decode())

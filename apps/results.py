@@ -11,6 +11,7 @@ from viakit.apps.harness import Check, RankReport, Run
 from viakit.apps.phases import STATES
 from viakit.apps.reporting import show_runs
 from viakit.apps.speedup import PROBLEMS, rows
+from viakit.base.words import counted
 from viakit.launch import mpi_library as mpi
 from viakit.measure import plot
 from viakit.measure.crews import show_missing
@@ -57,8 +58,7 @@ def _name(one: Mapping[str, Any]) -> str:
 
 
 def _title(one: Mapping[str, Any]) -> str:
-    n = one["ranks"]
-    how = "serial" if one["protocol"] == "serial" else f"{n} rank{'s' * (n > 1)} over {one['protocol']}"
+    how = "serial" if one["protocol"] == "serial" else f"{counted(one['ranks'], 'rank')} over {one['protocol']}"
     hosts = one["hosts"]
     return f"{_name(one)}; {how}" + (f" on {hosts} hosts" if hosts > 1 else "")
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from typing import Any
 
 import click
@@ -47,12 +48,7 @@ def turns(
         application = harness.find(name)
         problem = application.problem(**harness.options_of(application, words))
 
-        def ready(application: harness.Application = application, problem: Any = problem) -> None:
-            if application.memory is not None:
-                whole = ranks * application.memory(problem, 1) if copies else application.memory(problem, ranks)
-                harness.need_memory(whole, f"{application.name} on {ranks} rank{'s' * (ranks != 1)}")
-
-        refusal = harness.agreed(comm, ready)
+        refusal = harness.agreed(comm, partial(harness.need_memory_for, application, problem, ranks, copies))
         if refusal is not None:
             made.append({"label": label, "error": refusal})
             continue

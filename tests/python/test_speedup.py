@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import apps_job
+import needs
 import pytest
 from click.testing import CliRunner
 
@@ -17,7 +18,7 @@ from viakit.apps import speedup_report as report
 from viakit.bench import application_goals as app_goals
 from viakit.bench.goals import Goal
 from viakit.launch import LaunchError
-from viakit.measure import result
+from viakit.measure import result, turns
 
 TITLES = {one.title: label for label, one in speedup.PROBLEMS.items()} | {"SOR-NZ": "sor-nonzero"}
 COLUMNS = {
@@ -106,14 +107,15 @@ def series(label, protocol, ranks, walls, *, waiting=0.0, ok=True):
 
 
 def test_a_job_that_cannot_be_started_costs_what_it_would_have_measured_and_no_more():
-    taken = speedup._Rounds([("ep", "ep", ["--class", "S"])], {}, True)
-    with pytest.raises(LaunchError, match="mpi:lam"):
-        taken.take(speedup._Job("mpi:lam", 2), 0)
+    needs.mpi_library("mpi:mpich")
+    taken = speedup._Rounds([("ep", "ep", ["--class", "S"])], {"hosts": 2, "mtu": 1500}, True)
+    with pytest.raises(LaunchError, match="every host has equally many"):
+        taken.take(speedup._Job("mpi:mpich", 3), 0)
     taken.take(speedup._Job(None, 1), 0)
-    taken.take(speedup._Job("mpi:lam", 2), 0)
+    taken.take(speedup._Job("mpi:mpich", 3), 0)
     assert [one["protocol"] for one in taken.finished()] == ["serial"]
     (error,) = taken.errors
-    assert error["message"].startswith("mpi:lam, 2 ranks: ")
+    assert error["message"].startswith("mpi:mpich, 3 ranks: ")
 
 
 @pytest.fixture
@@ -130,7 +132,7 @@ def document():
             series(label, "mpi:openmpi", 2, [4.4, 4.4, 4.4]),
             series(label, "mpi:mpich", 2, [4.2, 4.2, 4.2]),
         ]
-    return reporting.document(made, elapsed_s=1.0, command="viakit speedup --paper") | {"seed": 1}
+    return turns.document_of(made, command="viakit speedup --paper", complete=True, errors=[], elapsed_s=1.0, seed=1)
 
 
 def test_what_follows_from_times(document):

@@ -10,7 +10,7 @@ import click
 
 from viakit.cli.base import Failure, deliver, failures, percentage
 from viakit.cli.group import Numbers
-from viakit.cli.running import placement_option, ranks_for, testbed_options
+from viakit.cli.running import machine_option, placement_option, ranks_for, testbed_options
 from viakit.launch import mpi_library as mpi
 from viakit.launch.described import on_machine
 from viakit.measure import plot, result
@@ -31,11 +31,7 @@ __all__ = ["app", "speedup"]
     help="via, bip, tcp, mpi, mpi:openmpi or mpi:mpich; also with a policy of the message engine: tcp:mpich-p4.  "
     "[default: VIAKIT_PROTOCOL, else via; one rank: none]",
 )
-@click.option(
-    "--machine",
-    metavar="NAME|FILE",
-    help="Run on a described machine, in virtual time, each rank on a host of its own: `viakit machines` lists them.",
-)
+@machine_option
 @click.option(
     "--computing",
     type=click.FloatRange(min=0),

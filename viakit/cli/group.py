@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from viakit.cli.base import deliver, failures, percentage, wire_options
-from viakit.cli.running import Hosts
+from viakit.cli.running import Hosts, machine_option
 from viakit.measure import kinds, plot, result
 
 __all__ = ["Numbers", "check_outputs", "finish", "group_options", "measured", "output_options", "save_picture"]
@@ -70,11 +70,7 @@ _GROUP = (
         help="via: VIA over shared memory and Ethernet; udp: VIA over UDP between hosts; tcp: TCP. Several are "
         "measured in turns, also with a policy of the message engine: via,tcp:mpich-p4.",
     ),
-    click.option(
-        "--machine",
-        metavar="NAME|FILE",
-        help="Run on a described machine, in virtual time, each rank on its own host: `viakit machines` lists them.",
-    ),
+    machine_option,
     click.option("--mtu", type=int, default=1500, show_default=True, help="MTU of the testbed's wire, bytes."),
     click.option(
         "--bind",

@@ -11,7 +11,7 @@ import click
 from viakit.cli.base import Failure, wire_options
 from viakit.remote.spec import parse
 
-__all__ = ["Hosts", "placement_option", "ranks_for", "run", "testbed_options"]
+__all__ = ["Hosts", "machine_option", "placement_option", "ranks_for", "run", "testbed_options"]
 
 
 class Hosts(click.ParamType):
@@ -66,6 +66,11 @@ def testbed_options(command: Any) -> Any:
     )(command)
 
 
+machine_option = click.option(
+    "--machine",
+    metavar="NAME|FILE",
+    help="Run on a described machine, in virtual time, each rank on a host of its own: `viakit machines` lists them.",
+)
 placement_option = click.option(
     "--placement",
     type=click.Choice(["block", "cyclic"]),
@@ -99,11 +104,7 @@ def _environment(words: tuple[str, ...]) -> dict[str, str]:
     metavar="DEVICE",
     help="NIC for ranks on other hosts: eth:IFNAME, udp:ADDRESS; between machines also a network, udp:10.0.0.0/24.",
 )
-@click.option(
-    "--machine",
-    metavar="NAME|FILE",
-    help="Run on a described machine, in virtual time, each rank on a host of its own: `viakit machines` lists them.",
-)
+@machine_option
 @click.option("--label", "-l", is_flag=True, help="Begin each line of output with the number of its rank.")
 @click.option(
     "--bind",

@@ -37,7 +37,7 @@ from viakit.measure.endpoints import MeasureError
 from viakit.measure.environment import command_line, environment
 from viakit.measure.result import SCHEMA, Document
 
-__all__ = ["Bursts", "Clock", "Turns", "count_for", "shielded"]
+__all__ = ["Bursts", "Clock", "Turns", "count_for", "document_of", "shielded"]
 
 Entry = TypeVar("Entry")
 
@@ -244,20 +244,47 @@ class Turns:
 
     def document(self, series: list[dict[str, Any]], *, floor: dict[str, Any] | None = None, **fields: Any) -> Document:
         """Return the result of the measurement with these series, and with further *fields*."""
-        infos = [{"protocol": one["protocol"], **one["info"]} for one in series]
-        with shielded():
-            machine = environment(seed=self.seed, command=self.command, infos=infos) | self.machines
-        return {
-            "schema": SCHEMA,
-            "command": self.command,
-            "complete": self.complete and not self.errors,
-            "errors": self.errors,
-            "skipped": [{"protocol": name, "reason": why} for name, why in self.skipped.items()],
-            "seed": self.seed,
-            **({"seconds": float(self.clock.seconds)} if math.isfinite(self.clock.seconds) else {}),
-            "elapsed_s": round(self.clock.passed_s, 3),
+        if math.isfinite(self.clock.seconds):
+            fields = {"seconds": float(self.clock.seconds), **fields}
+        made = document_of(
+            series,
+            command=self.command,
+            complete=self.complete and not self.errors,
+            errors=self.errors,
+            elapsed_s=self.clock.passed_s,
+            seed=self.seed,
+            floor=floor,
             **fields,
-            "environment": machine,
-            "floor": floor,
-            "series": series,
-        }
+        )
+        made["skipped"] = [{"protocol": name, "reason": why} for name, why in self.skipped.items()]
+        made["environment"] |= self.machines
+        return made
+
+
+def document_of(
+    series: list[dict[str, Any]],
+    *,
+    command: str,
+    complete: bool,
+    errors: list[dict[str, Any]],
+    elapsed_s: float,
+    seed: int | None = None,
+    **fields: Any,
+) -> Document:
+    """Return a ``viakit.result/1`` with these series, the environment, and further *fields*."""
+    infos = [{"protocol": one["protocol"], **one["info"]} for one in series]
+    with shielded():
+        machine = environment(seed=seed, command=command, infos=infos)
+    return {
+        "schema": SCHEMA,
+        "command": command,
+        "complete": complete,
+        "errors": errors,
+        "skipped": [],
+        **({"seed": seed} if seed is not None else {}),
+        "elapsed_s": round(elapsed_s, 3),
+        "floor": None,
+        **fields,
+        "environment": machine,
+        "series": series,
+    }
