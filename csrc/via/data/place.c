@@ -6,7 +6,7 @@
  * are written only to memory that the program has posted or registered for this purpose.
  *
  *   a send    take_receive -> receive_pieces: from (rx_segment, rx_segment_used) on -> copy or fetch -> finish_receive
- *   a write   address, handle, length from the first frame -> via_write_granted, for each frame again -> finish_write
+ *   a write   address, handle, length from the first frame -> via_rdma_granted, for each frame again -> finish_write
  *
  * The state between frames is in the VI: rx_active (the kind of the message in progress), rx_len (bytes placed so far),
  * and the position. rx.c delivers frames in order, so a position is enough.
@@ -243,16 +243,6 @@ void via_place_send(struct via_vi *vi, const struct wire_header *h, const uint8_
 
 /* ---------------------------------------------------------------- a piece of an RDMA write */
 
-int via_write_granted(const struct via_vi *vi, uint32_t handle, uint64_t address, uint64_t len)
-{
-    if (!vi->attributes.EnableRdmaWrite)
-        return 0;
-    if (len == 0)
-        return 1;
-    return via_mem_grants(vi->nic, handle, (void *)(uintptr_t)address, len, vi->ptag) &&
-           (vi->nic->regions[handle & 0xFFFF].rights & VIA_RIGHT_WRITE);
-}
-
 /* The write is not granted. The error is reported in the receive descriptor if the write would have consumed one, else
  * to the handler. VIPL: a refused write with immediate data still consumes the receive, which reports the error. */
 static void refuse_write(struct via_vi *vi, const struct wire_header *h)
@@ -306,7 +296,7 @@ void via_place_write(struct via_vi *vi, const struct wire_header *h, const uint8
             finish_write(vi, h);
             return;
         }
-        if (h->flags & WIRE_FLAG_PLACED || !via_write_granted(vi, w.handle, w.address, w.len)) {
+        if (h->flags & WIRE_FLAG_PLACED || !via_rdma_granted(vi, VIA_RIGHT_WRITE, w.handle, w.address, w.len)) {
             refuse_write(vi, h);
             return;
         }
@@ -324,7 +314,7 @@ void via_place_write(struct via_vi *vi, const struct wire_header *h, const uint8
         return;
     }
     /* Check again for each piece: the region may have been deregistered since the first. */
-    if (n && !via_write_granted(vi, vi->rx_handle, vi->rx_address, n)) {
+    if (n && !via_rdma_granted(vi, VIA_RIGHT_WRITE, vi->rx_handle, vi->rx_address, n)) {
         refuse_write(vi, h);
         return;
     }

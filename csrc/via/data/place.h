@@ -7,6 +7,8 @@
 
 #include "base/atomic.h"
 #include "link/frame_format.h"
+#include "via/mem.h"
+#include "via/nic.h"
 #include "via/vi.h"
 #include "via/work.h"
 
@@ -18,8 +20,18 @@ void via_place_write(struct via_vi *vi, const struct wire_header *h, const uint8
 /* Ends the message that is being received because it can no longer be completed. Its remaining pieces are skipped. */
 void via_abandon_message(struct via_vi *vi);
 
-/* True if (handle, address, len) lies in a region that grants writes to this VI's peer. */
-int via_write_granted(const struct via_vi *vi, uint32_t handle, uint64_t address, uint64_t len);
+/* The target's check of an RDMA operation: the VI and the region of (handle, address, len) grant `right`, and their
+ * tags match. right: VIA_RIGHT_WRITE or VIA_RIGHT_READ. */
+static inline int via_rdma_granted(const struct via_vi *vi, uint32_t right, uint32_t handle, uint64_t address,
+                                   uint64_t len)
+{
+    if (!(right == VIA_RIGHT_READ ? vi->attributes.EnableRdmaRead : vi->attributes.EnableRdmaWrite))
+        return 0;
+    if (len == 0)
+        return 1;
+    return via_mem_grants(vi->nic, handle, (void *)(uintptr_t)address, len, vi->ptag) &&
+           (vi->nic->regions[handle & 0xFFFF].rights & right);
+}
 
 /* Counts a copy of len bytes in user space. A zero-copy transfer leaves these two counters unchanged. */
 static inline void via_count_copy(struct via_vi *vi, size_t len)

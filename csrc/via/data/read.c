@@ -33,6 +33,7 @@
 #include "link/frame_format.h"
 #include "link/link.h"
 #include "via/data/data.h"
+#include "via/data/place.h"
 #include "via/data/read.h"
 #include "via/engine.h"
 #include "via/error.h"
@@ -253,8 +254,7 @@ static int place(struct via_vi *vi, const struct via_work *w, uint32_t offset, c
     for (int i = 0; i < n; i++) {
         memcpy(iov[i].iov_base, payload, iov[i].iov_len);
         payload += iov[i].iov_len;
-        VI_COUNT(vi, copies, 1);
-        VI_COUNT(vi, bytes_copied, iov[i].iov_len);
+        via_count_copy(vi, iov[i].iov_len);
     }
     return n >= 0;
 }

@@ -29,6 +29,7 @@
 #include "link/frame_format.h"
 #include "link/link.h"
 #include "via/data/data.h"
+#include "via/data/place.h"
 #include "via/data/read.h"
 #include "via/error.h"
 #include "via/limits.h"
@@ -44,15 +45,9 @@ static int piece_is_possible(const struct via_vi *vi, uint32_t piece)
            piece <= via_piece_len(vi->nic->limits.max_payload);
 }
 
-/* Makes the target's check, as for a write: VI and region must both allow reads, and the tags must match. */
 static int read_granted(const struct via_vi *vi, const struct wire_read *b)
 {
-    if (!vi->attributes.EnableRdmaRead)
-        return 0;
-    if (b->len == 0)
-        return 1;
-    return via_mem_grants(vi->nic, b->handle, (void *)(uintptr_t)b->address, b->len, vi->ptag) &&
-           (vi->nic->regions[b->handle & 0xFFFF].rights & VIA_RIGHT_READ);
+    return via_rdma_granted(vi, VIA_RIGHT_READ, b->handle, b->address, b->len);
 }
 
 /* Records the request for was_granted() and is_old(): the last one with this index in the ring, and the highest number.

@@ -506,7 +506,8 @@ void *via_link_place_ahead(struct link_client *client, const struct wire_header 
         return NULL;
     if (kind == WIRE_WRITE) {
         void *to = (void *)(uintptr_t)vi->rx_address;
-        return len <= vi->rx_left && via_write_granted(vi, vi->rx_handle, vi->rx_address, len) ? to : NULL;
+        return len <= vi->rx_left && via_rdma_granted(vi, VIA_RIGHT_WRITE, vi->rx_handle, vi->rx_address, len) ? to
+                                                                                                               : NULL;
     }
     const struct via_work *w = via_work_at(&vi->recv, vi->recv.done);
     if (vi->rx_segment >= w->seg_count || vi->rx_len + len > vi->attributes.MaxTransferSize)
