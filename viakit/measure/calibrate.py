@@ -18,6 +18,7 @@ from viakit import _core
 from viakit.base import calibration_file as _calibration_file
 from viakit.measure.environment import environment
 from viakit.measure.pair import Pair
+from viakit.measure.turns import count_for
 
 if TYPE_CHECKING:
     from viakit.testbed import Testbed
@@ -102,6 +103,12 @@ def fit(times: dict[tuple[int, int], float]) -> tuple[float, float, float, float
     return start, packet, byte, max(fill, byte)
 
 
+def typical_s(pair: Pair, nbytes: int, slice_s: float, least: int, most: int) -> float:
+    """Return the median one-way time of as many messages as take about *slice_s* seconds, within both limits."""
+    first = float(np.median(pair.run(nbytes, count=5).one_way_s))
+    return float(np.median(pair.run(nbytes, count=count_for(slice_s, 2 * first, least, most)).one_way_s))
+
+
 def calibrate(
     link: str, *, testbed: Testbed | None = None, seconds: float = 10.0, say: Callable[[str], None] = lambda _: None
 ) -> Calibration:
@@ -126,13 +133,8 @@ def calibrate(
     name = f"bip-{link}"
 
     def measure(lengths: tuple[int, ...], **options: int) -> dict[int, float]:
-        found = {}
         with Pair(name, testbed=testbed, buffers="same", options=options) as pair:
-            for nbytes in lengths:
-                first = float(np.median(pair.run(nbytes, count=5).one_way_s))
-                count = int(min(2000, max(5, slice_s / (2 * first))))
-                found[nbytes] = float(np.median(pair.run(nbytes, count=count).one_way_s))
-        return found
+            return {nbytes: typical_s(pair, nbytes, slice_s, 5, 2000) for nbytes in lengths}
 
     times: dict[tuple[int, int], float] = {}
     for packet in PACKETS:

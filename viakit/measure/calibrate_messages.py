@@ -18,6 +18,7 @@ import numpy as np
 from viakit import _core
 from viakit.base import calibration_file as _calibration_file
 from viakit.base.words import counted
+from viakit.measure.calibrate import typical_s
 from viakit.measure.endpoints import lookup
 from viakit.measure.environment import environment
 from viakit.measure.pair import Pair
@@ -148,9 +149,7 @@ def calibrate_messages(
             say(f"{link}: messages, {'sent at once' if way == 'eager' else way}")
             with Pair(name, testbed=testbed, **conditions, options={**options, "policy": ways[way]}) as pair:
                 for n in SIZES + (() if way == "eager" else LONG):
-                    first = float(np.median(pair.run(n, count=5).one_way_s))
-                    count = int(min(3000, max(10, slice_s / (2 * first))))
-                    samples.setdefault((way, n), []).append(float(np.median(pair.run(n, count=count).one_way_s)))
+                    samples.setdefault((way, n), []).append(typical_s(pair, n, slice_s, 10, 3000))
     gaps: dict[int, float] = {}
     for credits in CREDITS if by_via else ():
         say(f"{link}: {credits} eager buffers")

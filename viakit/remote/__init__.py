@@ -18,7 +18,6 @@ import concurrent.futures
 import ipaddress
 import os
 import shlex
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -36,6 +35,11 @@ __all__ = ["Remote", "RemoteError", "RemoteHost", "Spec", "parse"]
 
 class RemoteHost(Host):
     """A machine that ssh reaches; created by :class:`Remote`.
+
+    Programs are started as on a host of a testbed. This machine's interpreter (as the program) and its folder of viakit
+    stand for those of the host. *pass_fds* are connected sockets of this process: the new process inherits the other
+    ends of equal ones, under the same numbers. The default of *cwd* is this process's own directory if the host has it,
+    otherwise the user's home. *env* adds to the environment that ssh gives there. A lost connection is a RemoteError.
 
     Attributes
     ----------
@@ -82,49 +86,14 @@ class RemoteHost(Host):
         """Cores that processes on this host may use."""
         return list(self.facts["cores"])
 
-    def popen(
-        self,
-        command: Sequence[str | os.PathLike[str]],
-        *,
-        stdin: Any = subprocess.DEVNULL,
-        stdout: Any = None,
-        stderr: Any = None,
-        text: bool = False,
-        pass_fds: Sequence[int] = (),
-        cwd: str | os.PathLike[str] | None = None,
-        env: dict[str, str] | None = None,
+    def _start(
+        self, argv: list[str], streams: tuple[Any, Any, Any], *, cwd: Any = None, env: Any = None, **how: Any
     ) -> HostProcess:
-        """Start a command on this host and return a handle like subprocess.Popen.
-
-        Parameters
-        ----------
-        command : sequence of str
-            Program and arguments. This machine's interpreter (as the program) and its folder of viakit stand for
-            those of the host.
-        stdin, stdout, stderr, text
-            As for :meth:`viakit.testbed.Host.popen`.
-        pass_fds : sequence of int
-            Connected sockets of this process; the new process inherits the other ends of equal ones, under the same
-            numbers.
-        cwd : path-like, optional
-            Directory. Default: this process's own if the host has it, otherwise the user's home.
-        env : dict, optional
-            Variables to add to the environment that ssh gives on that host.
-
-        Raises
-        ------
-        OSError
-            If the program cannot be started, for instance FileNotFoundError.
-        RemoteError
-            If the connection is lost.
-        """
-        argv = [os.fspath(part) for part in command]
-        if not argv or isinstance(command, (str, bytes)):
-            raise ValueError(f'command is {command!r}; expected a list such as ["ip", "addr"]')
+        """Start a program as :meth:`viakit.testbed.Host.popen` does. Raises RemoteError if the connection is lost."""
         argv[0] = self.python if argv[0] == sys.executable else argv[0]
         argv = [self.root if part == _ROOT else part for part in argv]
         where = os.fspath(cwd) if cwd is not None else os.getcwd()
-        return self.link.start(self, argv, (stdin, stdout, stderr), pass_fds, where, env or {}, text)
+        return self.link.start(self, argv, streams, how["pass_fds"], where, env or {}, how["text"])
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Refuse to call a function: another machine need not have its module."""

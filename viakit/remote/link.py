@@ -160,7 +160,7 @@ class Link:
         env: dict[str, str],
         text: bool,
     ) -> HostProcess:
-        """Start a process: see RemoteHost.popen."""
+        """Start a process: see RemoteHost."""
         ident = host._next_id()
         status, status_far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         status.setblocking(False)

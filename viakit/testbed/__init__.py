@@ -290,7 +290,11 @@ class Host:
         argv = [os.fspath(part) for part in command]
         if not argv or isinstance(command, (str, bytes)):
             raise ValueError(f'command is {command!r}; expected a list such as ["ip", "addr"]')
-        return start_on(self, argv, {}, (stdin, stdout, stderr), pass_fds=pass_fds, cwd=cwd, env=env, text=text)
+        return self._start(argv, (stdin, stdout, stderr), pass_fds=pass_fds, cwd=cwd, env=env, text=text)
+
+    def _start(self, argv: list[str], streams: tuple[Any, Any, Any], **how: Any) -> HostProcess:
+        """Start a program on this host; the arguments are those of :meth:`popen`."""
+        return start_on(self, argv, {}, streams, **how)
 
     def _environment(self) -> dict[str, str]:
         """Return the variables that each process on the host gets: the hosts' names, for the name service of VIPL."""
