@@ -1,5 +1,6 @@
 """MPI's objects other than communicators: handles, info, errors, attributes, sessions, generalised requests."""
 
+import array
 import copy
 import pickle
 import threading
@@ -211,6 +212,22 @@ def test_buffered_sends_with_memory_that_viakit_allocates():
     assert comm.Detach_buffer() is MPI.BUFFER_AUTOMATIC
     with pytest.raises(MPI.Exception, match="buffer"):
         comm.Bsend(bytes(8), 0)
+
+
+def test_functions_of_operations_get_buffers():
+    kinds = []
+
+    def add(one, two, datatype):
+        kinds.extend([type(one), type(two)])
+        assert datatype == MPI.INT
+        two[:] = array.array("i", [x + y for x, y in zip(one.cast("i"), two.cast("i"), strict=True)])
+
+    op = MPI.Op.Create(add)
+    total = array.array("i", [10, 20])
+    op.Reduce_local(array.array("i", [1, 2]), total)
+    assert total.tolist() == [11, 22]
+    assert kinds == [MPI.buffer, MPI.buffer]
+    op.Free()
 
 
 def test_sessions():

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from viakit.comm.buffers import Buffer
 from viakit.comm.datatype import Datatype
 from viakit.comm.errors import error
 from viakit.comm.handle import Numbered, forget
@@ -107,7 +108,8 @@ class Op(Numbered):
         Parameters
         ----------
         function : callable
-            Called as ``function(inbuf, inoutbuf, datatype)``. It stores `inbuf` op `inoutbuf` in `inoutbuf`.
+            Called as ``function(inbuf, inoutbuf, datatype)`` with two buffers (`MPI.buffer`). It stores `inbuf` op
+            `inoutbuf` in `inoutbuf`.
         commute : bool
             Whether the operation is commutative.
         """
@@ -190,13 +192,13 @@ class Op(Numbered):
         if self._user is not None:
             result = high.copy()
             if datatype.contiguous:
-                self._user(low.data, result.data, datatype)
+                self._user(Buffer(low), Buffer(result), datatype)
                 return result
             wide_low = np.zeros(count * datatype.extent, np.uint8)
             wide = wide_low.copy()
             datatype.scatter(wide_low, 0, count, low)
             datatype.scatter(wide, 0, count, result)
-            self._user(wide_low.data, wide.data, datatype)
+            self._user(Buffer(wide_low), Buffer(wide), datatype)
             return datatype.gather(wide, 0, count)
         self.check(datatype)
         assert self._arrays is not None

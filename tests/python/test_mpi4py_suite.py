@@ -1,0 +1,53 @@
+"""The numbers that `make mpi4py` compares with: tools/mpi4py_suite.py, tools/mpi4py_counts.json."""
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TOOL = ROOT / "tools" / "mpi4py_suite.py"
+spec = importlib.util.spec_from_file_location("mpi4py_suite", TOOL)
+assert spec is not None
+assert spec.loader is not None
+suite = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(suite)
+
+
+def test_the_stored_numbers_are_of_the_suite_that_ci_runs():
+    step = re.search(r"mpi4py ARGS='-n ([0-9]+) --counts --floor ([0-9]+)'", (ROOT / ".ci" / "run").read_text())
+    assert step is not None
+    ranks, floor = int(step[1]), int(step[2])
+    found = suite.stored(ranks, ["test_win", "test_msgspec", "no_such_module"])
+    assert floor >= 97
+    assert found.counts["test_win"] > 50
+    assert found.counts["no_such_module"] == 0
+    assert sum(json.loads(suite.COUNTS.read_text())["passed"][str(ranks)].values()) > 1800
+    with pytest.raises(SystemExit, match="repeat without --counts"):
+        suite.stored(1023, [])
+
+
+def test_tests_that_pass_on_both():
+    names, counts = suite.Peer({"m": {"a", "b", "c"}}, {"m": 3}), suite.Peer(None, {"m": 3})
+    assert (names.both("m", {"a", "x"}), counts.both("m", {"a", "x"})) == (1, 2)
+    assert counts.both("m", {"a", "b", "c", "d"}) == 3  # no more than pass on Open MPI
+
+
+def test_the_outcome_of_a_test_is_the_worst_of_all_ranks(tmp_path):
+    passed, failed = '{"outcome": "passed", "detail": ""}', '{"outcome": "failed", "detail": "why"}'
+    (tmp_path / "log.0").write_text(f"run m.A.x\nend m.A.x {passed}\nrun m.A.y\nend m.A.y {passed}\nrun m.A.z\n")
+    (tmp_path / "log.1").write_text(f"run m.A.x\nend m.A.x {failed}\nrun m.A.y\nTimeout (0:01:00)!\n")
+    tests, trouble = suite.read_logs(tmp_path, 97, 2)
+    assert trouble == ""
+    assert {name: (test["outcome"], test["rank"]) for name, test in tests.items()} == {
+        "m.A.x": ("failed", 1),
+        "m.A.y": ("hung", 1),
+        "m.A.z": ("crashed", 0),
+    }
+
+
+def test_each_test_that_is_left_out_has_a_reason():
+    assert all(len(reason) > 20 for reason in suite.left_out().values())
+    assert "test_io.*" in suite.left_out()
