@@ -76,6 +76,7 @@ typedef struct {
     size_t offset;    /* of the message from a page's start, in both buffers: alignment is an input, too */
     bench_memory memory;
     bench_use buffers;
+    uint64_t spin_ns;   /* blocking: time that an operation is tried before it sleeps (hybrid waiting); 0: none */
     size_t pool;        /* BENCH_COLD: bytes of the buffers of one direction. Choose it above the last-level cache. */
     bool validate;      /* fill and check every byte. The times then include that work. */
     bool one_core;      /* both sides share a core: polling yields it */
@@ -238,6 +239,10 @@ int bench_fail(bench_ep *ep, int code, const char *format, ...) __attribute__((f
 
 /* Return a zeroed endpoint of `size` bytes, or NULL with a reason in error[BENCH_ERROR_LEN]. */
 void *bench_ep_new(size_t size, const bench_ops *ops, bool polled, char *error);
+
+/* Hybrid waiting of a blocking endpoint that reads `dontwait`: try op for spin_ns without sleeping. Returns as op; 0:
+ * the next try may sleep. Each try that found nothing is counted. */
+int bench_spin_first(bench_ep *ep, int (*op)(bench_ep *ep, size_t len), size_t len, uint64_t spin_ns, uint64_t *tries);
 
 /* The opening of an endpoint failed: close it, which may be NULL, write the reason to error, return NULL. */
 void *bench_ep_fail(bench_ep *ep, char *error, const char *format, ...) __attribute__((format(printf, 3, 4)));

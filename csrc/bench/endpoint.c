@@ -20,6 +20,7 @@
  *                sending: a message can be written while the ones before it are under way.
  *      cold      plan->pool bytes of each, in an order in which neighbours do not follow each other.
  */
+#include "base/clock.h"
 #include "base/plural.h"
 #include "base/text.h"
 #include "bench/bench.h"
@@ -73,6 +74,17 @@ void *bench_ep_new(size_t size, const bench_ops *ops, bool polled, char *error)
     ep->ops = ops;
     ep->polled = ep->dontwait = polled;
     return ep;
+}
+
+int bench_spin_first(bench_ep *ep, int (*op)(bench_ep *ep, size_t len), size_t len, uint64_t spin_ns, uint64_t *tries)
+{
+    uint64_t until = vk_now() + spin_ns;
+    int rc;
+    ep->dontwait = true;
+    while (!(rc = op(ep, len)) && vk_now() < until)
+        ++*tries;
+    ep->dontwait = false;
+    return rc;
 }
 
 /* clang-format off: it takes the list, which comes from csrc/meson.build, for a part of the next function's head */

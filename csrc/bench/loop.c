@@ -117,6 +117,12 @@ typedef int (*operation)(bench_ep *ep, size_t len);
  * caller, so that the compiler sees `op` and the path is one indirect call. */
 static inline __attribute__((always_inline)) int until_done(run *r, operation op, size_t len, uint64_t *idle_polls)
 {
+    if (r->plan->spin_ns && !r->ep->dontwait) {
+        int rc = bench_spin_first(r->ep, op, len, r->plan->spin_ns, idle_polls);
+        r->moved += rc != 0;
+        if (rc)
+            return rc < 0 ? rc : 0;
+    }
     for (;;) {
         for (unsigned i = 0; i < r->spins; i++) {
             int rc = op(r->ep, len);

@@ -8,6 +8,7 @@ import pytest
 from viakit import _core
 from viakit.apps import jobs
 from viakit.cli import cli
+from viakit.launch.options import Options
 from viakit.launch.policy import of_channel, split
 from viakit.measure import barrier, collectives, comparison, endpoints, plan, plot, report, result, sweep, table
 
@@ -113,6 +114,15 @@ def test_an_application_names_its_policy(tmp_path):
         done = click.testing.CliRunner().invoke(cli, words, prog_name="viakit")
         assert done.exit_code == 0, done.output
     assert json.loads(out.read_text())["series"][0]["protocol"] == "tcp:mpich-p4"
+
+
+def test_a_job_takes_a_name_with_a_policy():
+    made = Options(2, protocol="tcp:mpich-p4")
+    assert (made.protocol, made.policy) == ("tcp", "mpich-p4")
+    made.check()
+    assert Options(2, protocol="mpi:mpich").protocol == "mpi:mpich"
+    with pytest.raises(ValueError, match="policies for tcp"):
+        Options(2, protocol="tcp:pigeons")
 
 
 def test_speedups_of_policies(tmp_path):

@@ -353,7 +353,8 @@ cdef class BenchEndpoint:
 
     def prepare(self, size_t nbytes, str mode, int side, uint64_t count, uint64_t warmup=1, uint64_t repeats=1,
                 size_t offset=0, bint validate=False, bint one_core=False, uint32_t run_id=0, double timeout_s=60.0,
-                double stall_s=10.0, int control_fd=-1, str memory="user", str buffers="touched", size_t pool=0):
+                double stall_s=10.0, int control_fd=-1, str memory="user", str buffers="touched", size_t pool=0,
+                unsigned spin_us=0):
         """Allocate buffers and post receives for a run. Both sides call this before either calls `run`.
 
         Parameters
@@ -378,6 +379,8 @@ cdef class BenchEndpoint:
             ``"touched"``: the loop writes each message before it is sent and reads each that is received.
             ``"same"``: one buffer, never touched. ``"cold"``: the buffers of a pool of *pool* bytes for each
             direction in turns, not touched.
+        spin_us
+            A blocking wait of a socket polls for this time before it sleeps.
 
         Raises
         ------
@@ -405,6 +408,7 @@ cdef class BenchEndpoint:
         self._plan.memory = _BENCH_MEMORIES[memory]
         self._plan.buffers = _BENCH_BUFFERS[buffers]
         self._plan.pool = pool
+        self._plan.spin_ns = spin_us * <uint64_t>1000
         self._plan.validate = validate
         self._plan.one_core = one_core
         self._plan.run_id = run_id

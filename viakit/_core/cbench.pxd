@@ -39,6 +39,7 @@ cdef extern from "bench/bench.h" nogil:
         size_t offset
         bench_memory memory
         bench_use buffers
+        uint64_t spin_ns
         size_t pool
         bint validate
         bint one_core

@@ -96,7 +96,8 @@ def _environment(words: tuple[str, ...]) -> dict[str, str]:
 @placement_option
 @click.option(
     "--protocol",
-    help="Protocol of viakit.world(): via, bip, tcp; mpi, mpi:mpich, mpi:openmpi start the ranks by MPI's launcher.",
+    help="Protocol of viakit.world(): via, bip, tcp, also with a policy (tcp:mpich-p4). mpi, mpi:mpich and mpi:openmpi "
+    "start the ranks by MPI's launcher.",
 )
 @click.option("--policy", help="Policy of the message engine; it must belong to the protocol.")
 @click.option(

@@ -68,10 +68,10 @@ _LIVE_MORE = ("sockbuf",)  # only of some series
 @click.option("--mode", type=click.Choice(["pingpong", "stream", "bidir"]), default="pingpong", show_default=True)
 @click.option(
     "--wait",
-    type=click.Choice(["poll", "block"]),
+    type=click.Choice(["poll", "block", "hybrid"]),
     default="poll",
     show_default=True,
-    help="Wait by polling, or by sleeping in the kernel.",
+    help="Wait by polling, by sleeping in the kernel, or by polling for 50 us before sleeping (hybrid).",
 )
 @click.option(
     "--level",

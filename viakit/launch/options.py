@@ -31,8 +31,8 @@ class Options:
         "block" (ranks 0, 1 on the first host) or "cyclic" (ranks 0, H, ... on the first of H).
     protocol, policy, network : str or None
         Passed on as VIAKIT_PROTOCOL, VIAKIT_POLICY and VIAKIT_NETWORK. The policy must be one of the protocol; without
-        a protocol, the policy determines it. With protocol "mpi" (or "mpi:mpich", "mpi:openmpi") that MPI's launcher
-        starts the ranks: see :func:`launch_of`.
+        a protocol, the policy determines it. The protocol may name the policy: "tcp:mpich-p4". With protocol "mpi" (or
+        "mpi:mpich", "mpi:openmpi") that MPI's launcher starts the ranks: see :func:`launch_of`.
     python : str or None
         Interpreter with viakit on machines that ssh reaches.
     launcher : str or None
@@ -68,6 +68,11 @@ class Options:
         if isinstance(self.hosts, str):
             self.remote = parse(self.hosts)
             self.hosts = len(self.remote)
+        if self.protocol and ":" in self.protocol and not self.protocol.startswith("mpi"):
+            from viakit.launch.policy import split  # on use: it loads the extension
+
+            self.protocol, given = split(self.protocol)
+            self.policy = self.policy or given
 
     @property
     def n_hosts(self) -> int:

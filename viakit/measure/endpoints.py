@@ -15,6 +15,7 @@ from viakit.base.failure import MeasureError
 
 __all__ = [
     "BUFFERS",
+    "HYBRID_US",
     "LEVELS",
     "MEMORIES",
     "MODES",
@@ -32,7 +33,8 @@ __all__ = [
 ]
 
 MODES = ("pingpong", "stream", "bidir")
-WAITS = ("poll", "block")
+WAITS = ("poll", "block", "hybrid")
+HYBRID_US = 50  # time that a hybrid wait polls before it sleeps: about what a sleep and a wake-up cost
 LEVELS = ("c", "python")
 MEMORIES = ("user", "viakit")
 BUFFERS = ("touched", "same", "cold")
@@ -68,7 +70,7 @@ class Protocol:
     min_bytes, max_bytes : int
         Smallest and largest message.
     modes, waits : tuple of str
-        Supported modes ("pingpong", "stream", "bidir") and ways to wait ("poll", "block").
+        Supported modes ("pingpong", "stream", "bidir") and ways to wait ("poll", "block", "hybrid").
     allocates : bool
         Whether the protocol has its own allocator (``viakit_alloc``), so that it also accepts memory "viakit".
     side : str
@@ -142,6 +144,20 @@ class Protocol:
         """The name without its policy: "msg-tcp" for "msg-tcp:mpich-p4"."""
         return self.name.partition(":")[0] if self.policy else self.name
 
+    def buffers_at(self, level: str) -> tuple[str, ...]:
+        """Return the supported uses of the buffers at a level: the loop in Python has no cold ones."""
+        return tuple(one for one in self.buffers if level == "c" or one != "cold")
+
+    @property
+    def counts_frames(self) -> bool:
+        """Whether its frames, acknowledgements and retransmissions are counted: those of viakit's NICs, and of udp."""
+        return self.base.startswith(("via-", "bip-")) or self.base == "udp"
+
+    @property
+    def spins_in_loop(self) -> bool:
+        """Whether the measuring loop makes its hybrid waits. VIA's NICs, BIP and the message engine have their own."""
+        return not self.base.startswith(("via-", "bip-", "msg-"))
+
     @property
     def wired(self) -> bool:
         """Whether the protocol can run between two hosts."""
@@ -164,6 +180,7 @@ _MPI: dict[str, Any] = {"levels": LEVELS, "needs": ("mpi",), "waits": ("poll",),
 _ENGINE: dict[str, Any] = {"options": ("policy", "network", "spec"), "levels": LEVELS, **_UNCOUNTED}
 _ENGINE_ON_NICS: dict[str, Any] = {**_ENGINE, "options": (*_ENGINE["options"], "fault")}
 _SIZED: dict[str, Any] = {"takes_sockbuf": True}
+_TWO_WAITS: dict[str, Any] = {"waits": WAITS[:2]}
 _STREAM: dict[str, Any] = {"levels": LEVELS, "min_bytes": 1}
 _TCP: dict[str, Any] = {"headers": 52}  # IP, and TCP with timestamps
 _LINE: dict[str, Any] = {"min_bytes": 8, "max_bytes": 8, "modes": ("pingpong",), "waits": ("poll",)}
@@ -211,7 +228,7 @@ _TABLE = {
              min_bytes=1, needs=("NPtcp",), **_UNCOUNTED, **_SIZED),
         _row("frames", "eth", "sides:FramesSide",
              "bare Ethernet frames, no protocol: the least that raw sockets can cost on a wire",
-             min_bytes=1, max_bytes=8 << 20, **_WIRE),
+             min_bytes=1, max_bytes=8 << 20, **_WIRE, **_TWO_WAITS),
         _row("floor", "cache", "sides:FloorSide",
              "a cache line from core to core: the least that shared memory can cost",
              **_LINE),

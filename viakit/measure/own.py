@@ -41,7 +41,17 @@ def protocol(name: str) -> Protocol:
     kind = load(name)
     text = (kind.__doc__ or "user-defined protocol").strip().partition("\n")[0]
     modes = ("pingpong", "stream")
-    return Protocol(name, "unix", ("python",), frozenset(), text, min_bytes=1, modes=modes, side="own:OwnSide")
+    return Protocol(
+        name,
+        "unix",
+        ("python",),
+        frozenset(),
+        text,
+        min_bytes=1,
+        modes=modes,
+        waits=("poll", "block"),
+        side="own:OwnSide",
+    )
 
 
 def load(name: str) -> type:

@@ -29,7 +29,7 @@ from viakit.base import secret as _secret
 from viakit.launch import mpi_library as mpi
 from viakit.measure import children
 from viakit.measure.channel import Channel
-from viakit.measure.endpoints import BUFFERS, LEVELS, MEMORIES, MODES, WAITS, MeasureError, Protocol, lookup
+from viakit.measure.endpoints import BUFFERS, HYBRID_US, LEVELS, MEMORIES, MODES, WAITS, MeasureError, Protocol, lookup
 from viakit.measure.environment import caches
 from viakit.measure.samples import Samples
 
@@ -47,6 +47,9 @@ _MAX_OFFSET = 4095
 _COLD_CACHES = 1.5  # size of the pool of cold buffers, in last-level caches
 _COLD_BYTES = 64 << 20  # size of that pool if the caches are unknown
 
+# Counters of protocols that send frames or datagrams of their own.
+_FRAME_COUNTERS = ("timeouts", "frames_retransmitted", "acks_sent", "frames_dropped")
+
 # If two workers report different reasons for one failure, the one that is first in this list is the cause.
 _CAUSES = ("died", "usage", "missing", "refused", "version", "mismatch", "error", "gone", "timeout", "stopped")
 
@@ -63,7 +66,7 @@ class Pair(children.Team):
         Its hosts 0 and 1 are used. Default: this host. Protocols without a wire (shared memory, MPI) always use this
         host.
     wait : str
-        "poll" or "block": how a side waits for a message.
+        "poll", "block" or "hybrid": how a side waits for a message. Hybrid waits poll for 50 us, and then sleep.
     level : str
         "c" or "python": language of the measuring loop.
     sockbuf : int, optional
@@ -133,7 +136,7 @@ class Pair(children.Team):
         _check_choice(self.protocol, "wait", wait, self.protocol.waits, WAITS)
         _check_choice(self.protocol, "level", level, self.protocol.levels, LEVELS)
         _check_choice(self.protocol, "memory", memory, MEMORIES[: 1 + self.protocol.allocates], MEMORIES)
-        _check_choice(self.protocol, "buffers", buffers, _buffers_of(self.protocol, level), BUFFERS)
+        _check_choice(self.protocol, "buffers", buffers, self.protocol.buffers_at(level), BUFFERS)
         self.memory, self.buffers = memory, buffers
         self._pool = int(_COLD_CACHES * (caches() or [0])[-1]) or _COLD_BYTES
         if not self.timeout_s > 0:
@@ -143,6 +146,10 @@ class Pair(children.Team):
         self._testbed = testbed if self.protocol.wired else None
         self._options = {**(options or {}), **({"policy": self.protocol.policy} if self.protocol.policy else {})}
         interface = self._options.pop("interface", None)
+        if wait == "hybrid":
+            if level != "c":
+                raise MeasureError(f"{protocol}: the loop in Python has no hybrid wait. Remedy: level c", "usage")
+            self._options = {"spin_us": HYBRID_US, **self._options}
         if self.protocol.raw and testbed is None and not interface:
             raise MeasureError(
                 f"{protocol} sends raw Ethernet frames and needs two interfaces on one wire. Remedy: --hosts testbed, "
@@ -412,6 +419,7 @@ class Pair(children.Team):
             "memory": self.memory,
             "buffers": self.buffers,
             "pool": self._pool,
+            "spin_us": HYBRID_US if self.wait == "hybrid" and self.protocol.spins_in_loop else 0,
             "validate": bool(validate) and self.protocol.link not in ("null", "cache"),
             "one_core": self._share_core,
             "run_id": self._runs % (1 << 29),
@@ -454,7 +462,10 @@ class Pair(children.Team):
         for answer, _ in answers:
             for key, value in answer["counters"].items():
                 counters[key] = counters.get(key, 0) + value
-        counters.pop("" if self.protocol.counts_calls else "system_calls", None)  # 0 would claim that none was made
+        # A counter that the protocol does not count is left out, because 0 would be a claim.
+        uncounted = ("system_calls",) * (not self.protocol.counts_calls)
+        uncounted += _FRAME_COUNTERS * (not self.protocol.counts_frames)
+        counters = {key: value for key, value in counters.items() if key not in uncounted}
         n = plan["warmup"] + plan["count"] * (1 if plan["mode"] == "pingpong" else plan["repeats"])
         counters["messages"] = n if plan["mode"] == "stream" else 2 * n
         rate = None
@@ -499,11 +510,6 @@ class Pair(children.Team):
     def __repr__(self) -> str:
         state = "closed" if self._closed else "broken" if self._broken else "open"
         return f"<Pair {self.protocol.name} level={self.level} wait={self.wait} {state}>"
-
-
-def _buffers_of(protocol: Protocol, level: str) -> tuple[str, ...]:
-    """Return the uses of buffers that a protocol has at a level: the loop in Python has no cold ones."""
-    return tuple(one for one in protocol.buffers if level == "c" or one != "cold")
 
 
 def _check_choice(protocol: Protocol, what: str, given: str, has: Sequence[str], known: Sequence[str]) -> None:

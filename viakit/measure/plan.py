@@ -31,7 +31,7 @@ CHOICES = {  # accepted values of options, by attribute of Config
     "spec": endpoints.SPECS,
     **endpoints.VIA_CHOICES,
 }
-BIDIR_OR_COLD = "--mode bidir and no --buffers cold; remove these options"
+BIDIR_OR_COLD = "--mode bidir, no --buffers cold and no --wait hybrid; remove these options"
 FLOOR_NBYTES = 8  # payload of the cache line that the floor passes
 
 ONE_WAY = {
@@ -89,8 +89,8 @@ class Config:
         The same, for the bucket of `rate`.
     mode : {"pingpong", "stream", "bidir"}
         Pattern of the messages.
-    wait : {"poll", "block"}
-        Wait by polling, or by sleeping in the kernel.
+    wait : {"poll", "block", "hybrid"}
+        Wait by polling, by sleeping in the kernel, or by polling for 50 us and sleeping afterwards.
     level : {"c", "python", "both"}, optional
         Language of the measuring loop. Default: C if the library can be called from it.
     seconds : float
@@ -291,7 +291,7 @@ def _check_faults(config: Config) -> None:
 def _levels(protocol: endpoints.Protocol, config: Config) -> list[str]:
     """Return the levels at which a protocol is measured."""
     # The loop in Python supports neither mode bidir nor cold buffers.
-    only_in_c = config.mode == "bidir" or config.buffers == "cold"
+    only_in_c = config.mode == "bidir" or config.buffers == "cold" or config.wait == "hybrid"
     there = [level for level in protocol.levels if level == "c" or not only_in_c]
     if not there:
         raise UsageError(f"{protocol.name} is measured by the loop in Python, which has no {BIDIR_OR_COLD}")
@@ -301,6 +301,7 @@ def _levels(protocol: endpoints.Protocol, config: Config) -> list[str]:
         return there
     if config.level not in there:
         words = " in bidir" if config.mode == "bidir" else " with cold buffers" if config.buffers == "cold" else ""
+        words = words or (" with hybrid waits" if config.wait == "hybrid" else "")
         raise UsageError(
             f"{protocol.name} cannot be measured at level {config.level}{words}, only at {', '.join(there)}"
         )

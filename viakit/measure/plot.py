@@ -41,9 +41,12 @@ GRAPHS = tuple(HEADINGS)
 # A protocol has the same colour in every picture.
 COLOURS = {name: protocol.colour for name, protocol in endpoints.protocols().items() if protocol.colour}
 SPARE = ("#000000", "#8C6D31", "#1B7837", "#762A83", "#4D4D4D")
-DASHES = {("poll", "c"): "-", ("block", "c"): "--", ("poll", "python"): ":", ("block", "python"): "-."}
-PLOTLY_DASHES = {"-": "solid", "--": "dash", ":": "dot", "-.": "dashdot"}
+DASHES = {("poll", "c"): "-", ("block", "c"): "--", ("poll", "python"): ":", ("block", "python"): "-."} | {
+    ("hybrid", "c"): (0, (6, 1.5))
+}
+PLOTLY_DASHES = {"-": "solid", "--": "dash", ":": "dot", "-.": "dashdot", (0, (6, 1.5)): "longdash"}
 
+WAIT_WORDS = {"poll": "polled", "block": "blocking", "hybrid": "hybrid"}
 MODE_WORDS = {"pingpong": "ping-pong", "stream": "stream", "bidir": "both directions"}
 
 
@@ -117,7 +120,7 @@ def _words(documents: Sequence[Document]) -> tuple[str, str]:
     axis = "one-way time, half the round trip" if modes == {"pingpong"} else "time per message"
     parts = [" and ".join(sorted(MODE_WORDS[mode] for mode in modes))]
     waits = {one["wait"] for one in series}
-    parts.append(" and ".join({"poll": "polled", "block": "blocking"}[wait] for wait in sorted(waits, reverse=True)))
+    parts.append(" and ".join(WAIT_WORDS[wait] for wait in sorted(waits, reverse=True)))
     parts.append(conditions(series))
     mtus = sorted({one["mtu"] for one in series if one["hosts"] != "local" and one["mtu"]})
     if mtus:

@@ -60,6 +60,7 @@ class PythonEndpoint:
         memory: str = "user",
         buffers: str = "touched",
         pool: int = 0,
+        spin_us: int = 0,
     ) -> None:
         """Allocate buffers and post receives, as `BenchEndpoint.prepare` does."""
         if mode == "bidir" or buffers == "cold":

@@ -242,7 +242,7 @@ def merge(documents: list[Document], command: str | None = None) -> Document:
 
 
 _KEYS = {  # by kind of series: the fields that distinguish a line of CSV from the others
-    "transfers": "protocol link hosts mtu sockbuf wire mode wait level memory buffers offset",
+    "transfers": "protocol link hosts mtu mode wait level memory buffers sockbuf wire offset",
     "faults": "protocol link hosts mtu mode wait level memory buffers loss retransmission",
     "barriers": "operation algorithm protocol link hosts ranks level skew_s",
     "collectives": "operation algorithm protocol link hosts ranks level skew_s",

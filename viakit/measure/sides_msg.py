@@ -114,6 +114,8 @@ class MsgSide(StreamSide):
         self.policy = str(self.options.get("policy") or "")
         if self.request.get("sockbuf"):
             self.policy = f"{self.policy or self.channel},socket_buffer={self.request['sockbuf']}"
+        if self.options.get("spin_us") and "spin_us=" not in self.policy:
+            self.policy = f"{self.policy or self.channel},spin_us={self.options['spin_us']}"
         if self.side == 0:
             return {}
         self.listener = socket.create_server((self.request["address"], 0), backlog=BACKLOG)

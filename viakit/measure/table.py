@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 MOST_ROWS = 40
-WAIT_WORDS = {"poll": "polled", "block": "blocking"}
+WAIT_WORDS = {"poll": "polled", "block": "blocking", "hybrid": "hybrid waits"}
 LEVEL_WORDS = {"c": "loop in C", "python": "loop in Python"}
 
 
@@ -202,10 +202,18 @@ def _is_rough(one: Mapping[str, Any]) -> bool:
     return any(point["one_way_s"].get("ci_of") == "samples" for point in one["points"])
 
 
+def _cpu_cell(point: Mapping[str, Any] | None) -> str:
+    """Return the processor time of a message; "-" if it was not counted."""
+    counters = point["counters"] if point else {}
+    if not counters.get("messages") or "cpu_user_ns" not in counters:
+        return "-"
+    return format_time((counters["cpu_user_ns"] + counters["cpu_system_ns"]) * 1e-9 / counters["messages"])
+
+
 def _chunks(group: list[Mapping[str, Any]], reference: Mapping[str, Any], width: int) -> list[list[Mapping[str, Any]]]:
     """Cut a group into tables that fit *width* columns; each begins with the reference."""
     others = [one for one in group if one is not reference]
-    room = max((width - 40) // 25, 1)
+    room = max((width - 40) // (25 if reference["wait"] == "poll" else 34), 1)
     return [[reference, *others[i : i + room]] for i in range(0, max(len(others), 1), room)]
 
 
@@ -228,9 +236,13 @@ def _fill(
         base = column_name(columns, columns[0])
         notes = [*notes, f"ratios of medians against {base}; ~: no evidence of a difference"]
     heads = ["message"]
+    # A polled wait uses a whole core; of other waits the processor time is a result.
+    with_cpu = not bandwidth and columns[0]["wait"] != "poll"
+    if with_cpu:
+        notes = [*notes, "CPU: processor time of the measuring threads of both sides, per message"]
     touched = not bandwidth and any(touching(columns, nbytes) is not None for nbytes in sizes)
     for i, one in enumerate(columns):
-        heads += [column_name(columns, one), *["ratio"] * bool(i and with_ratios)]
+        heads += [column_name(columns, one), *["CPU"] * with_cpu, *["ratio"] * bool(i and with_ratios)]
     if touched:
         heads.append("touching")
         notes = [*notes, "touching: writing and reading a message without sending it, part of every time"]
@@ -244,6 +256,7 @@ def _fill(
                 row.append(format_bandwidth(point["bandwidth_Bps"]) if point else "-")
             else:
                 row.append(_time_cell(point))
+            row += [_cpu_cell(point)] * with_cpu
             if i and with_ratios:
                 row.append(
                     _ratio_cell(point_ratio(point, base_point, bandwidth=bandwidth) if point and base_point else None)
