@@ -88,8 +88,8 @@ typedef struct {
     viakit_retransmission retransmission; /* of the frames that this NIC receives */
     viakit_checksum checksum;             /* of the frames that this NIC sends */
     /* Longest interval at which the NIC's thread checks whether the program still polls: 50 to 10000, other values are
-     * limited to these; 0: 400. Each check is a wake-up, so a longer interval is better if polling programs share
-     * cores. */
+     * limited to these. 0: 400, or a sixteenth of the time for which the program has polled, up to 5000. Each check is
+     * a wake-up, so a longer interval is better if polling programs share cores. */
     VIP_UINT32 takeover_us;
 } viakit_nic_options;
 

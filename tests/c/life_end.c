@@ -371,8 +371,9 @@ void stopped_idle_a(side *s)
     CHECK_EQ(kill(s->peer_pid, SIGSTOP), 0);
     WAIT_UNTIL(life_stands_still(s->peer_pid));
     life_post_all(&busy, d);
+    /* On a busy machine the time-outs may end the connection before the ring is full. */
     if (s->link->kind == ON_SHM && s->link->fault)
-        WAIT_UNTIL(nic_counter(s, VIAKIT_COUNTER_send_stalls) > stalls);
+        WAIT_UNTIL(nic_counter(s, VIAKIT_COUNTER_send_stalls) > stalls || error_count(s, VIP_ERROR_CONN_LOST) > 0);
     if (s->link->kind >= ON_ETH)
         wait_error(s, VIP_ERROR_CONN_LOST, 2);
     else

@@ -248,8 +248,33 @@ static void two_rings_both(side *s)
     endpoint_close(&e);
 }
 
+/* ---- carried: replies carry the acknowledgements, so a round trip of polling programs has no frame of its own for them */
+
+static void carried_both(side *s)
+{
+    endpoint e;
+    counters before, after;
+    viakit_faults none = {.size = sizeof(none)};
+    /* Faults that do nothing: the connection runs the full protocol on every link. */
+    CHECK_OK(viakit_set_faults(s->nic, &none));
+    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 1 << 20);
+    endpoint_connect(&e, "carried");
+    CHECK_OK(viakit_nic_counters(s->nic, before));
+    ping_pong(&e, 64, 5 * N);
+    CHECK_OK(viakit_nic_counters(s->nic, after));
+    /* A side that gets no core is probed, and probes and copies are acknowledged at once. */
+    uint64_t excuses = SINCE(tail_probes) + SINCE(timeouts) + SINCE(frames_retransmitted);
+    excuses += side_exchange(s, excuses);
+    if (SINCE(acks_sent) > 2 * excuses + 4)
+        FAIL("%llu acknowledgements in frames of their own for %d round trips; %llu frames were sent again",
+             (unsigned long long)SINCE(acks_sent), 5 * N, (unsigned long long)excuses);
+    SIDE_SYNC(s, 2);
+    endpoint_close(&e);
+}
+
 static const test_case cases[] = {
     {"agree", agree_both, agree_both, 0, NULL},
+    {"carried", carried_both, carried_both, CASE_NO_FAULT | CASE_NO_THREAD, NULL},
     {"quiet", quiet_both, quiet_both, CASE_NO_FAULT, NULL},
     {"noisy", noisy_both, noisy_both, 0, NULL},
     {"copies", copies_both, copies_both, CASE_NO_FAULT, NULL},

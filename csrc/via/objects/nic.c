@@ -80,9 +80,8 @@ static void settle_options(viakit_nic_options *to, const viakit_nic_options *fro
     DEFAULT(ack_delay_us, 200);
     DEFAULT(keepalive_ms, 1000);
     DEFAULT(spin_us, 20);
-    DEFAULT(takeover_us, 400);
 #undef DEFAULT
-    if (to->takeover_us < VIA_TAKEOVER_LEAST_US)
+    if (to->takeover_us != 0 && to->takeover_us < VIA_TAKEOVER_LEAST_US)
         to->takeover_us = VIA_TAKEOVER_LEAST_US;
     if (to->takeover_us > VIA_TAKEOVER_MOST_US)
         to->takeover_us = VIA_TAKEOVER_MOST_US;
