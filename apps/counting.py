@@ -274,8 +274,8 @@ class Counting:
 
 def _others(comm: Counting, parts: Sequence[int]) -> tuple[int, int]:
     """Return messages and bytes of one part for each rank but this one."""
-    theirs = [n for rank, n in enumerate(parts) if rank != comm.rank and n]
-    return len(theirs), sum(theirs)
+    others = [n for rank, n in enumerate(parts) if rank != comm.rank and n]
+    return len(others), sum(others)
 
 
 def _of_root(comm: Counting, sendbuf: Any, root: int) -> tuple[int, int]:

@@ -102,8 +102,8 @@ def _table_3_rows(document: Mapping[str, Any]) -> tuple[list[str], list[list[str
     lines = []
     for label in _labels(document):
         mine = [found.get((label, name)) for name in protocols]
-        theirs = ["NA" if value is None else f"{value:.2f}" for value in said["problems"][label]["speedups"]]
-        lines.append([title_of(document, label), *(f"{one.speedup:.2f}" if one else "-" for one in mine), *theirs])
+        published = ["NA" if value is None else f"{value:.2f}" for value in said["problems"][label]["speedups"]]
+        lines.append([title_of(document, label), *(f"{one.speedup:.2f}" if one else "-" for one in mine), *published])
     return heads, lines
 
 

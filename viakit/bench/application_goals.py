@@ -45,8 +45,8 @@ def _kernels(goal: Goal, name: str, rounds: int, quick: bool) -> None:
     found = []
     try:
         for one in plain.compare(name, rounds=rounds, quick=quick):
-            ratio = stats.ratio_of_medians(one.ours, one.plain["-O3"], paired=True)
-            numbers = [stats.summarise([times]).median for times in (one.ours, one.plain["-O3"])]
+            ratio = stats.ratio_of_medians(one.kernel, one.plain["-O3"], paired=True)
+            numbers = [stats.summarise([times]).median for times in (one.kernel, one.plain["-O3"])]
             found.append((one.what, ratio, _seconds(*numbers)))
     except (plain.NoCompiler, ArithmeticError) as error:
         goal.reason = str(error)

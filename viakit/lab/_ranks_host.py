@@ -131,10 +131,10 @@ def _interrupt_engines(folder: Path) -> None:
     Engines are identified by their command line, which contains the folder's name. That of ``mpiexec`` contains the
     name, too, but in a later position.
     """
-    ours = [b"-m", b"ipyparallel.engine", f"--file={folder / ENGINE_FILE}".encode()]
+    wanted = [b"-m", b"ipyparallel.engine", f"--file={folder / ENGINE_FILE}".encode()]
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if (process / "cmdline").read_bytes().split(b"\0")[1:4] == ours:
+            if (process / "cmdline").read_bytes().split(b"\0")[1:4] == wanted:
                 os.kill(int(process.name), signal.SIGINT)
 
 

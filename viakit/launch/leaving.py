@@ -144,14 +144,14 @@ def dismissible(give_up: Callable[[], object]) -> Iterator[None]:
         signal.signal(number, signal.SIG_IGN)
         raise _Dismissed
 
-    ours = False
+    of_viakit = False
     try:
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             with contextlib.suppress(ValueError):  # not the main thread
                 signal.signal(signal.SIGTERM, dismiss)
-                ours = True
+                of_viakit = True
         yield
-        if ours:
+        if of_viakit:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
     except _Dismissed:
         give_up()

@@ -161,26 +161,26 @@ def measure(
     _check(ranks, algorithms, placed, seconds)
     turns = Turns(seconds, seed, command=command)
 
-    def parts(ours: list[Crew], mpis: dict[str, Crew]) -> list[tuple[str, list[Entry]]]:
-        return [("", _entries(ours, mpis, algorithms, placed, turns))]
+    def parts(own: list[Crew], mpis: dict[str, Crew]) -> list[tuple[str, list[Entry]]]:
+        return [("", _entries(own, mpis, algorithms, placed, turns))]
 
     return turns.document(crews.Crews(placed, turns, on_progress, on_series).measure(ranks, parts))
 
 
 def _entries(
-    ours: Sequence[Crew], mpis: Mapping[str, Crew], chosen: Sequence[str] | None, where: Placement, turns: Turns
+    own: Sequence[Crew], mpis: Mapping[str, Crew], chosen: Sequence[str] | None, where: Placement, turns: Turns
 ) -> list[Entry]:
     """Return the barriers to measure on one number of ranks."""
     entries: list[Entry] = []
-    for crew in ours:
+    for crew in own:
         for name in dict.fromkeys(chosen or (USUAL_HOSTS if crew.n_hosts > 1 else USUAL_LOCAL)):
             if name in crew.algorithms:
                 entries.append(_Entry(crew, crew.protocol, name))
             elif chosen:
                 placed = f"{counted(crew.n_ranks, 'rank')} on {counted(crew.n_hosts, 'host')}"
                 turns.skipped[f"{crew.protocol} {name}"] = f"not supported by {placed} over {crew.protocol}"
-    crew = ours[0]
-    entries += [_Entry(theirs, name, "MPI_Barrier") for name, theirs in mpis.items()]
+    crew = own[0]
+    entries += [_Entry(peer, name, "MPI_Barrier") for name, peer in mpis.items()]
     if crew.crowded and where.machine is None and entries and not where.skew_s and TURN in crew.operations:
         entries.append(_Turn(crew))
     return entries
@@ -266,12 +266,12 @@ def figure(documents: Iterable[Document], *, title: str | None = None) -> Figure
     drawing = Figure(figsize=(8, 5), layout="constrained")
     axes = drawing.subplots()
     several = len({key[2] for key in curves}) > 1
-    ours = {key[0] for key in curves if key[0] != "scheduler" and not mpi.is_mpi(key[0])}
+    protocols = {key[0] for key in curves if key[0] != "scheduler" and not mpi.is_mpi(key[0])}
     for (protocol, algorithm, link, skew_s), points in curves.items():
         points.sort(key=lambda one: one[0])
         n = [one[0] for one in points]
         label = protocol if mpi.is_mpi(protocol) else f"{algorithm} ({link})" if several else algorithm
-        label += f" by {protocol}" if len(ours) > 1 and protocol in ours else ""
+        label += f" by {protocol}" if len(protocols) > 1 and protocol in protocols else ""
         label = "a turn of the scheduler" if algorithm == TURN else label
         if skew_s:
             label += f", skew {skew_s * 1e6:g} µs"

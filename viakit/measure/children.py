@@ -78,9 +78,9 @@ class Team:
         """Start one process with a channel for each of its sides. It also inherits *fds*."""
         ends = [socket.socketpair() for _ in range(n_sides)]
         self._channels += [Channel(mine) for mine, _ in ends]
-        theirs = [sock.fileno() for _, sock in ends]
-        words = command(self.module, [part for fd in theirs for part in ("--fd", str(fd))])
-        how: dict[str, Any] = {"pass_fds": [*theirs, *fds], "stdin": subprocess.DEVNULL}
+        inherited = [sock.fileno() for _, sock in ends]
+        words = command(self.module, [part for fd in inherited for part in ("--fd", str(fd))])
+        how: dict[str, Any] = {"pass_fds": [*inherited, *fds], "stdin": subprocess.DEVNULL}
         how |= {"stdout": self._output, "stderr": self._output}
         try:
             self._processes.append(subprocess.Popen(words, **how) if host is None else host.popen(words, **how))

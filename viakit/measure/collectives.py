@@ -116,17 +116,17 @@ def measure(
     crews.check(ranks, placed, seconds)
     turns = Turns(seconds, seed, command=command)
 
-    def parts(ours: list[Crew], mpis: dict[str, Crew]) -> list[tuple[str, list[Entry]]]:
+    def parts(own: list[Crew], mpis: dict[str, Crew]) -> list[tuple[str, list[Entry]]]:
         every: list[tuple[str, list[Entry]]] = []
         for operation, nbytes in ((operation, nbytes) for operation in asked for nbytes in sizes):
             function = f"MPI_{operation.capitalize()}"
             rows = [
                 (crew, crew.protocol, name)
-                for crew in ours
+                for crew in own
                 for name in asked[operation]
                 if name in crew.operations[operation]
             ]
-            rows += [(theirs, name, function) for name, theirs in mpis.items() if theirs.operations[operation]]
+            rows += [(peer, name, function) for name, peer in mpis.items() if peer.operations[operation]]
             every.append((f"{operation}, {counted(nbytes, 'byte')}", [_Entry(*row, operation, nbytes) for row in rows]))
         return every
 
@@ -156,9 +156,9 @@ def _where(ranks: int, hosts: int) -> str:
 
 def _named(series: Iterable[Mapping[str, Any]]) -> set[str]:
     """Return the protocols that are named beside their algorithms: MPI's, and viakit's if there are several."""
-    ours = {one["protocol"] for one in series}
-    mpis = {name for name in ours if mpi.is_mpi(name)}
-    return ours if len(ours - mpis) > 1 else mpis
+    protocols = {one["protocol"] for one in series}
+    mpis = {name for name in protocols if mpi.is_mpi(name)}
+    return protocols if len(protocols - mpis) > 1 else mpis
 
 
 def show(document: Mapping[str, Any], console: Console) -> None:

@@ -3,8 +3,8 @@
 ::
 
     with Crew(4) as crew, Crew(4, mpi_library=mpi.find("mpi:mpich")) as mpich:
-        ours = crew.run("default", 1000)
-        theirs = mpich.run("", 1000)
+        own = crew.run("default", 1000)
+        peer = mpich.run("", 1000)
 
 Ranks are processes of this host, of a testbed's hosts, or started by ``mpiexec``. Between runs all ranks sleep in
 read(), so that any number of crews can be open and be measured in turns. The ranks end with the crew, and with the
@@ -412,9 +412,9 @@ class _Python:
     def __init__(self, request: dict[str, Any], channel: Channel) -> None:
         self.world: Any = None
         if "mpi" in request:
-            self.theirs = _Mpi(request, channel)
-            self.comm: Any = self.theirs.comm
-            self.about = self.theirs.describe()
+            rank = _Mpi(request, channel)
+            self.comm: Any = rank.comm
+            self.about = rank.describe()
             return
         from viakit.comm.communicator import Intracomm, World  # on use: the loop in C needs none of it
 

@@ -249,7 +249,7 @@ class Crews:
         elif hosts > 1:
             testbed = stack.enter_context(testbeds.Testbed(hosts=hosts, mtu=where.mtu))
         how: dict[str, Any] = {"bind": where.bind, "level": where.level}
-        ours = [stack.enter_context(Crew(n, testbed=testbed, protocol=name, **how)) for name in where.protocols]
+        own = [stack.enter_context(Crew(n, testbed=testbed, protocol=name, **how)) for name in where.protocols]
         mpis: dict[str, Crew] = {}
         found = mpi.find_all() if where.with_mpi else {}
         for flavour in MPIS if where.with_mpi else ():
@@ -263,7 +263,7 @@ class Crews:
                     mpis[name] = stack.enter_context(Crew(n, mpi_library=found[flavour], **how))
                 except MeasureError as error:
                     skipped[name] = str(error).splitlines()[0]
-        return ours, mpis
+        return own, mpis
 
     def _take_turns(self, entries: Sequence[Entry], done: int, total: int, what: str) -> None:
         skew_s, turns = self.where.skew_s, self.turns

@@ -185,8 +185,8 @@ class PyMsgSide(MsgSide):
 
         def exchange(blob: bytes) -> list[bytes]:
             channel.send({}, blob)
-            theirs = channel.recv(left_s)[1]
-            return [theirs, blob] if self.side else [blob, theirs]
+            other = channel.recv(left_s)[1]
+            return [other, blob] if self.side else [blob, other]
 
         policy = complete(self.channel, self.policy)
         if "spin_us=" not in policy:

@@ -78,32 +78,32 @@ class _Agent:
 
     def spawn(self, ident: int, request: dict[str, Any]) -> None:
         """Start a process, connect its streams to the mux, and report its number or the error."""
-        ours: dict[int, int] = {}
-        theirs: dict[int, int] = {}
+        near: dict[int, int] = {}
+        far: dict[int, int] = {}
         for number in request["streams"]:
             if number in (1, 2):
-                ours[number], theirs[number] = os.pipe2(os.O_CLOEXEC)
+                near[number], far[number] = os.pipe2(os.O_CLOEXEC)
             elif number == 0:
-                theirs[number], ours[number] = os.pipe2(os.O_CLOEXEC)
+                far[number], near[number] = os.pipe2(os.O_CLOEXEC)
             else:
                 a, b = socket.socketpair()
-                ours[number], theirs[number] = a.detach(), b.detach()
+                near[number], far[number] = a.detach(), b.detach()
         error_r, error_w = os.pipe2(os.O_CLOEXEC)
         pid = os.fork()
         if pid == 0:
-            _be_process(request, theirs, error_w)
-        for fd in (*theirs.values(), error_w):
+            _be_process(request, far, error_w)
+        for fd in (*far.values(), error_w):
             os.close(fd)
         with open(error_r, "rb") as file:  # ends at once: by exec, or by the end of a process that could not be started
             failed = file.read()
         if failed:
-            for fd in ours.values():
+            for fd in near.values():
                 os.close(fd)
             os.waitpid(pid, 0)
             self.mux.send(Kind.STARTED, ident, payload=failed)
             return
         self.processes[pid] = ident
-        for number, fd in ours.items():
+        for number, fd in near.items():
             self.mux.add(ident, number, fd, reads=number != 0, writes=number not in (1, 2))
         self.mux.send(Kind.STARTED, ident, payload=json.dumps({"started": pid}).encode())
 
@@ -159,16 +159,16 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
     return {"error": f"unknown request {request['what']!r}"}
 
 
-def _be_process(request: dict[str, Any], theirs: dict[int, int], error_w: int) -> NoReturn:
+def _be_process(request: dict[str, Any], far: dict[int, int], error_w: int) -> NoReturn:
     """Become the requested process; report an error over *error_w*."""
     try:
         parent = os.getppid()
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         os.setpgid(0, 0)
-        above = max([2, *theirs]) + 1
+        above = max([2, *far]) + 1
         error_w = fcntl.fcntl(error_w, fcntl.F_DUPFD_CLOEXEC, above)
         # First all descriptors move above every target, because a target may be the current number of another one.
-        high = {number: fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, above) for number, fd in theirs.items()}
+        high = {number: fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, above) for number, fd in far.items()}
         null = fcntl.fcntl(os.open(os.devnull, os.O_RDWR), fcntl.F_DUPFD_CLOEXEC, above)
         for number in {0, 1, 2} | set(high):
             os.dup2(high.get(number, null), number, inheritable=True)

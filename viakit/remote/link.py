@@ -165,10 +165,10 @@ class Link:
         status, status_far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         status.setblocking(False)
         process = HostProcess(host, argv, ident, status, text)
-        ours: list[Any] = [status]
-        theirs: list[Any] = []
+        nears: list[Any] = [status]
+        fars: list[Any] = []
         try:
-            fds = dict(enumerate(_open_streams(process, streams, ours, theirs)))
+            fds = dict(enumerate(_open_streams(process, streams, nears, fars)))
             merged = fds[1] == fds[2]  # stderr=STDOUT
             if merged:
                 del fds[2]
@@ -185,11 +185,11 @@ class Link:
                 raise RemoteError(f"host {self.name}: {answer['lost']}")
             process.pid = answer["started"]
         except BaseException:
-            for item in ours:
+            for item in nears:
                 os.close(item) if isinstance(item, int) else item.close()
             raise
         finally:
-            for item in theirs:
+            for item in fars:
                 os.close(item) if isinstance(item, int) else item.close()
         return process
 

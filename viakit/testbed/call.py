@@ -309,15 +309,15 @@ def start_on(
     channel, channel_far = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     status, status_far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     process = HostProcess(host, argv if argv is not None else extra.get("label"), ident, status, text)
-    ours: list[Any] = [channel, status]
-    theirs: list[Any] = [channel_far, status_far]
+    nears: list[Any] = [channel, status]
+    fars: list[Any] = [channel_far, status_far]
     try:
         status.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         status.setblocking(False)
-        stream_fds = _open_streams(process, streams, ours, theirs)
+        stream_fds = _open_streams(process, streams, nears, fars)
         host._send({"spawn": ident}, [channel_far.fileno(), status_far.fileno(), *stream_fds, *fds])
-        while theirs:
-            _close(theirs.pop())
+        while fars:
+            _close(fars.pop())
         process.pid = _await_start(host, status)
         channel.settimeout(_START_DEADLINE_S)
         send_object(channel, spec)
@@ -328,13 +328,13 @@ def start_on(
             channel_out.append(channel)
     except BaseException as error:
         process.kill(group=True)
-        for item in ours:
+        for item in nears:
             _close(item)
         if isinstance(error, (BrokenPipeError, ConnectionResetError)):
             raise TestbedError(f"host {host.name} is gone, or its new process died at its start") from error
         raise
     finally:
-        for item in theirs:
+        for item in fars:
             _close(item)
     return process
 
@@ -344,24 +344,24 @@ def _close(item: Any) -> None:
     os.close(item) if isinstance(item, int) else item.close()
 
 
-def _open_streams(process: HostProcess, streams: tuple[Any, Any, Any], ours: list[Any], theirs: list[Any]) -> list[int]:
+def _open_streams(process: HostProcess, streams: tuple[Any, Any, Any], nears: list[Any], fars: list[Any]) -> list[int]:
     """Return the descriptors of the standard streams. Files and descriptors to be closed are added to the lists."""
     fds: list[int] = []
     for number, (name, stream) in enumerate(zip(("stdin", "stdout", "stderr"), streams, strict=True)):
         if stream == subprocess.PIPE:
             read_fd, write_fd = os.pipe()
             near, far = (write_fd, read_fd) if number == 0 else (read_fd, write_fd)
-            theirs.append(far)
+            fars.append(far)
             mode = ("w" if number == 0 else "r") + ("" if process._text else "b")
             file: IO[Any] = open(near, mode, -1 if process._text else 0)  # noqa: SIM115
-            ours.append(file)
+            nears.append(file)
             setattr(process, name, file)
             fds.append(far)
         elif stream == subprocess.STDOUT and number == 2:
             fds.append(fds[1])
         elif stream == subprocess.DEVNULL or (stream is None and not _is_open(number)):
             fds.append(os.open(os.devnull, os.O_RDWR))
-            theirs.append(fds[-1])
+            fars.append(fds[-1])
         elif stream is None:
             fds.append(number)
         else:
