@@ -7,11 +7,28 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from viakit import machines
 from viakit.apps.speedup import paper
 from viakit.cli import cli
-from viakit.papers import CONTRADICTIONS, REASONS, VERDICTS, claims, lobosco, report, summary, verdicts
+from viakit.measure import endpoints, result
+from viakit.papers import (
+    CONTRADICTIONS,
+    PAPERS,
+    REASONS,
+    VERDICTS,
+    claims,
+    figures,
+    lobosco,
+    module_of,
+    prylli,
+    report,
+    results,
+    summary,
+    verdicts,
+)
 from viakit.papers.claims import Claim, find_paper
 from viakit.papers.rules import Prediction, judge
+from viakit.replay.schedule import ISEND
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -30,8 +47,8 @@ def test_every_figure_has_one_verdict(entries):
         assert (one["verdict"] in ("reproduced", "in shape", "not reproduced")) <= (one["predicted"] is not None)
     counts = summary(entries)
     assert counts["predicted"] > 190
-    assert counts["reproduced_percent"] > 50
-    assert counts["at_least_in_shape_percent"] > 80
+    assert counts["reproduced_percent"] >= 60
+    assert counts["at_least_in_shape_percent"] >= 85
 
 
 def test_no_reason_hides_a_prediction(entries):
@@ -47,6 +64,23 @@ def test_two_runs_give_equal_bits(entries):
     again = verdicts(["gupta"])
     assert json.dumps(again) == json.dumps([one for one in entries if one["paper"] == "gupta"])
     assert turner_chen.predict().keys() <= claims().keys()
+
+
+def test_the_pipeline_of_bip_has_four_steps():
+    """Half of the peak at 4 KB, which Prylli and Tourancheau measured (5.2), follows from the steps of 4.3."""
+    byte, fill = prylli.pipeline()[2:]
+    machine = machines.load("ppro200-myrinet-bip")
+    assert fill == pytest.approx(2e-6 / machine["card.bus_mb_s"] + 16e-6 / machine["wire.rate_mbit_s"])
+    assert byte == pytest.approx(1e-6 / machine["card.bus_mb_s"])
+    assert prylli.predict()[363].value == pytest.approx(4, rel=0.15)
+
+
+def test_is_redistributes_in_the_order_of_ranks():
+    """As MPI_Alltoallv of MPICH 1.2.0: to rank 0 first, also to itself."""
+    ops = lobosco.schedule("is", 4).ranks[2]
+    sends = [(ops[i + 1], ops[i + 3]) for i in range(0, len(ops), 5) if ops[i] == ISEND]
+    assert sends[:4] == [(0, 4), (1, 4), (2, 4), (3, 4)]
+    assert [peer for peer, _ in sends[4:8]] == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("problem", lobosco.PROBLEMS)
@@ -103,6 +137,47 @@ def test_the_page_of_the_documentation(entries):
     assert (DOCS / "verdicts.md").read_text() == report.markdown(entries)
 
 
+@pytest.mark.parametrize("which", PAPERS)
+def test_every_figure_is_a_result(which, tmp_path):
+    """plot, compare and table read the curves like those of a sweep, a barrier or an application."""
+    for name in figures.names(which):
+        document = results.document(which, name)
+        result.validate(document)
+        assert document["series"]
+        assert all(one["info"]["predicted"] and one["points"] for one in document["series"])
+    path = tmp_path / "f.json"
+    done = CliRunner().invoke(cli, ["papers", which, name, "--result", str(path), "-q"])
+    assert done.exit_code == 0, done.output
+    assert result.load(path)["series"] == document["series"]
+
+
+def test_a_sweep_is_drawn_with_the_predictions(tmp_path):
+    """Turner and Chen's figure 1 in one picture: predicted, published, and measured here."""
+    measured = tmp_path / "sweep.json"
+    words = ["sweep", "tcp", "msg-tcp:mpich-p4-tuned", "--sizes", "64,64K", "--seconds", "0.5", "-q"]
+    done = CliRunner().invoke(cli, [*words, "--json", str(measured)])
+    assert done.exit_code == 0, done.output
+    picture = tmp_path / "fig1.svg"
+    words = ["papers", "turner-chen", "fig1", "--measured", str(measured), "--plot", str(picture)]
+    done = CliRunner().invoke(cli, words)
+    assert done.exit_code == 0, done.output
+    assert "msg-tcp:mpich-p4-tuned" in done.output
+    assert picture.read_bytes().startswith(b"<?xml")
+    whole = tmp_path / "all.png"
+    done = CliRunner().invoke(cli, ["papers", "turner-chen", "--plot", str(whole), "-q"])
+    assert done.exit_code == 0, done.output
+    assert whole.stat().st_size > 100_000  # five figures
+
+
+def test_what_can_be_measured_is_a_protocol():
+    for one in ("ong-farrell", "turner-chen"):
+        module = module_of(one)
+        assert module.MEASURED.keys() <= set(figures.names(one))
+        for protocols in module.MEASURED.values():
+            for name in protocols:
+                assert endpoints.known(name) is not None, name
+
+
 def test_commands(tmp_path):
     run = CliRunner().invoke
     done = run(cli, ["papers", "gupta", "fig5", "--plot", str(tmp_path / "f.svg")])
@@ -114,10 +189,16 @@ def test_commands(tmp_path):
     document = json.loads((tmp_path / "v.json").read_text())
     assert Counter(one["paper"] for one in document["verdicts"]) == {"prylli": 73}
     assert "<svg" in (tmp_path / "v.html").read_text()
+    done = run(cli, ["papers", "lobosco", "table3"])
+    assert done.exit_code == 0, done.output
+    assert "0.94 (" in done.output
     for words, problem in (
         (["papers", "nobody"], "no paper is called"),
+        (["papers", "lobosco", "table9"], "lobosco has table1, table2, table3"),
         (["papers", "gupta", "fig9"], "there are fig4a"),
-        (["papers", "gupta", "--plot", "x.png"], "draws one figure"),
+        (["papers", "--plot", "x.png"], "draws a paper, or one figure"),
+        (["papers", "gupta", "--result", "x.json"], "--result is for one figure"),
+        (["papers", "gupta", "fig5", "--measure", "1"], "no curves by message size"),
         (["machines", "nowhere"], "no machine is called"),
     ):
         done = run(cli, words)

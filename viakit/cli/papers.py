@@ -29,7 +29,29 @@ def _save(figure: Any, path: str) -> None:
 @click.option("--html", "html_file", metavar="F", help="Write a report with all figures as one self-contained page.")
 @click.option("--markdown", metavar="F", help="Write the page of the documentation.")
 @click.option(
-    "--png", "--plot", "pictures", multiple=True, metavar="F", help="Draw FIGURE: .png, .svg, .pdf; repeatable."
+    "--png",
+    "--plot",
+    "pictures",
+    multiple=True,
+    metavar="F",
+    help="Draw FIGURE, or all figures of PAPER in one picture: .png, .svg, .pdf; repeatable.",
+)
+@click.option(
+    "--result", "result_file", metavar="F", help="Write FIGURE's curves (schema viakit.result/1), as a sweep has them."
+)
+@click.option(
+    "--measure",
+    "seconds",
+    type=click.FloatRange(0, min_open=True),
+    metavar="SECONDS",
+    help="Measure FIGURE's libraries here, between two hosts of a testbed, and draw them with the predictions.",
+)
+@click.option(
+    "--measured",
+    "sweeps",
+    multiple=True,
+    metavar="F",
+    help="Draw a result of `viakit sweep` with the predictions; repeatable.",
 )
 @click.option("--all", "everything", is_flag=True, help="Show inputs and descriptions in the table, too.")
 @click.option("--quiet", "-q", is_flag=True, help="Show neither progress nor table.")
@@ -40,6 +62,9 @@ def papers(
     html_file: str | None,
     markdown: str | None,
     pictures: tuple[str, ...],
+    result_file: str | None,
+    seconds: float | None,
+    sweeps: tuple[str, ...],
     everything: bool,
     quiet: bool,
 ) -> None:
@@ -47,35 +72,50 @@ def papers(
 
     \b
     viakit papers --json verdicts.json --html papers.html
-    viakit papers turner-chen
-    viakit papers gupta fig5 --png fig5.png
+    viakit papers turner-chen --plot turner-chen.png
+    viakit papers turner-chen fig1 --measure 20 --plot fig1.png
+    viakit papers lobosco table3
 
-    PAPER: ong-farrell, turner-chen, lobosco, gupta, prylli. FIGURE: such as fig5. Everything is computed in virtual
-    time from machine files (`viakit machines`), so two runs give equal bits.
+    PAPER: ong-farrell, turner-chen, lobosco, gupta, prylli. FIGURE: such as fig5 or table3. Everything is computed in
+    virtual time from machine files (`viakit machines`), so two runs give equal bits.
     """  # noqa: D301 - \b keeps click from wrapping the lines after it
     from viakit.papers import PAPERS, find_paper, report, verdicts  # start-up time
     from viakit.papers import figures as drawing  # start-up time
 
-    for path in (*pictures, html_file, markdown, json_file if json_file != "-" else None):
+    for path in (*pictures, html_file, markdown, result_file, json_file if json_file != "-" else None):
         if path:
             result.check_writable(path)
     for path in pictures:
         if path.rpartition(".")[2] not in ("png", "svg", "pdf"):
             raise Failure(f"{path}: a figure is written as .png, .svg or .pdf", 2)
-    if pictures and figure is None:
-        raise Failure("--plot draws one figure: viakit papers gupta fig5 --plot fig5.png", 2)
+    if pictures and paper is None:
+        raise Failure("--plot draws a paper, or one figure: viakit papers gupta fig5 --plot fig5.png", 2)
+    for option, given in (("--result", result_file), ("--measure", seconds), ("--measured", sweeps)):
+        if given and figure is None:
+            raise Failure(f"{option} is for one figure: viakit papers turner-chen fig1 {option} ...", 2)
     if markdown and paper:
         raise Failure("--markdown writes the page of all papers; leave PAPER out", 2)
     wanted = [find_paper(paper)] if paper else list(PAPERS)
     console = make_console()
-    if figure is not None:
-        picture = drawing.draw(wanted[0], figure)
-        for path in pictures:
-            _save(picture, path)
-            click.echo(f"wrote {path}")
-        if not quiet:
-            _print_series(drawing.series(wanted[0])[figure], console)
+    if figure is not None and figure.startswith("table"):
+        found = report.tables(verdicts(wanted))
+        if figure not in found or pictures or result_file or seconds or sweeps:
+            raise Failure(f"{wanted[0]} has {', '.join(found) or 'no table with figures'}; a table is only printed", 2)
+        report.show_table(found[figure], console)
         return
+    if figure is not None:
+        measured = _measured(wanted[0], figure, seconds, sweeps)
+        _write_pictures(drawing.draw(wanted[0], figure, measured), pictures)
+        if result_file:
+            from viakit.papers.results import document  # start-up time
+
+            result.save(document(wanted[0], figure), result_file)
+            click.echo(f"wrote {result_file}")
+        if not quiet:
+            _print_series({**drawing.series(wanted[0])[figure], **measured}, console)
+        return
+    if pictures:
+        _write_pictures(drawing.draw(wanted[0]), pictures)
     status = make_console(stderr=True)
     with status.status("predicting", spinner="dots") if not quiet and status.is_terminal else _Quiet() as shown:
         entries = verdicts(wanted, lambda name: shown.update(f"predicting {PAPERS[name][0]}"))
@@ -92,6 +132,37 @@ def papers(
     for path in (html_file, markdown, json_file if json_file != "-" else None):
         if path and not quiet:
             click.echo(f"wrote {path}")
+
+
+def _write_pictures(drawn: Any, pictures: tuple[str, ...]) -> None:
+    for path in pictures:
+        _save(drawn, path)
+        click.echo(f"wrote {path}")
+
+
+def _measured(paper: str, figure: str, seconds: float | None, sweeps: tuple[str, ...]) -> dict[str, Any]:
+    """Return the curves of sweeps, read from files or measured now: name, and bytes with Mbit/s."""
+    from viakit.papers import figures, module_of  # start-up time
+
+    if not sweeps and seconds is None:
+        return {}
+    figures.check(paper, figure, figures.series(paper))
+    if not figures.has_curves(paper):
+        raise Failure(f"{paper}: its figures are no curves by message size; leave out --measure and --measured", 2)
+    documents = [result.load(path) for path in sweeps]
+    if seconds is not None:
+        from viakit.measure import ladder, plan, sweep  # start-up time
+
+        protocols = module_of(paper).MEASURED.get(figure)
+        if protocols is None:
+            raise Failure(f"--measure: viakit has no protocol of {figure}; give a sweep's result with --measured", 2)
+        sizes = ladder.parse_sizes("1:4M", 0)
+        config = plan.Config(protocols=list(protocols), sizes=sizes, hosts="testbed", seconds=seconds)
+        documents.append(sweep.run(config).document)
+    return {
+        one["label"]: list(zip(one["nbytes"], one["mbit_s"], strict=True))
+        for one in plotting.curves(documents)
+    }  # fmt: skip
 
 
 class _Quiet:

@@ -7,7 +7,7 @@ from typing import Any
 from viakit.papers import PAPERS, module_of
 from viakit.papers.claims import claims
 
-__all__ = ["draw", "names", "series"]
+__all__ = ["check", "draw", "has_curves", "names", "series"]
 
 # Kind of each paper's figures: what the axes show.
 AXES = {
@@ -48,6 +48,7 @@ POINTS: dict[str, dict[str, list[tuple[int, float]]]] = {
 }
 
 Series = dict[str, list[tuple[float, float]]]
+Measured = dict[str, list[tuple[float, float]]]
 
 
 def series(paper: str) -> dict[str, Series]:
@@ -73,24 +74,57 @@ def _axes(paper: str, figure: str) -> tuple[str, str]:
     return AXES["speedup" if paper == "lobosco" else "barrier"]
 
 
-def draw(paper: str, figure: str) -> Any:
+def check(paper: str, figure: str, found: dict[str, Series]) -> None:
+    """Raise ValueError if the paper has no such figure."""
+    if figure not in found:
+        raise ValueError(f"{paper} has no figure {figure!r}; there are {', '.join(found)}")
+
+
+def has_curves(paper: str) -> bool:
+    """Return True if the paper's figures are throughputs by message size, on which a sweep can be drawn."""
+    return hasattr(module_of(paper), "curves")
+
+
+def draw(paper: str, figure: str | None = None, measured: Measured | None = None) -> Any:
     """Return a Matplotlib figure: predicted curves, and the published points as crosses.
+
+    Parameters
+    ----------
+    paper : str
+        Key of :data:`viakit.papers.PAPERS`.
+    figure : str, optional
+        One figure. Default: all of the paper, in one picture.
+    measured : dict, optional
+        Curves measured on this computer, drawn with broken lines: name, and (bytes, Mbit/s) of each point.
 
     Raises
     ------
     ValueError
         If the paper has no such figure.
     """
-    from matplotlib.figure import Figure  # start-up time
+    from matplotlib.figure import Figure
 
     found = series(paper)
-    if figure not in found:
-        raise ValueError(f"{paper} has no figure {figure!r}; there are {', '.join(found)}")
-    drawing = Figure(figsize=(7, 4.5), layout="constrained")
-    axes = drawing.subplots()
-    for title, points in found[figure].items():
+    if figure is not None:
+        check(paper, figure, found)
+    shown = [figure] if figure is not None else list(found)
+    columns = min(len(shown), 2)
+    rows = -(-len(shown) // columns)
+    drawing = Figure(figsize=(7 * columns, 4.5 * rows), layout="constrained")
+    places = list(drawing.subplots(rows, columns, squeeze=False).flat)
+    for axes, name in zip(places, shown, strict=False):
+        _draw_one(axes, paper, name, found[name], measured or {})
+    for axes in places[len(shown) :]:
+        axes.set_axis_off()
+    return drawing
+
+
+def _draw_one(axes: Any, paper: str, figure: str, found: Series, measured: Measured) -> None:
+    for title, points in found.items():
         axes.plot([x for x, _ in points], [y for _, y in points], label=title, linewidth=1.4,
                   marker="o" if len(points) < 20 else None, markersize=3)  # fmt: skip
+    for title, points in measured.items():
+        axes.plot([x for x, _ in points], [y for _, y in points], "--", linewidth=1, label=f"{title}, measured here")
     published = [
         (x, number)
         for line, x in POINTS.get(paper, {}).get(figure, [])
@@ -101,8 +135,11 @@ def draw(paper: str, figure: str) -> Any:
     xlabel, ylabel = _axes(paper, figure)
     if not (paper == "prylli" and figure != "fig3"):
         axes.set_xscale("log", base=2)
-    axes.set(xlabel=xlabel, ylabel=ylabel, ylim=(0, None))
+    if measured:  # a host of today is faster than those of the papers by orders of magnitude
+        axes.set_yscale("log")
+        axes.set(xlabel=xlabel, ylabel=ylabel)
+    else:
+        axes.set(xlabel=xlabel, ylabel=ylabel, ylim=(0, None))
     axes.set_title(f"{PAPERS[paper][0]}, {figure}: predicted", fontsize="medium")
     axes.legend(fontsize="x-small")
     axes.grid(alpha=0.3)
-    return drawing

@@ -15,12 +15,20 @@ from viakit.papers.curves import Curve, curve, loss_percent, tcp
 from viakit.papers.rules import Prediction
 from viakit.replay.model import library
 
-__all__ = ["curves", "predict"]
+__all__ = ["MEASURED", "curves", "predict"]
 
 KB = 1024
 MTUS = (1500, 4500, 8500, 9000)
 LAM_US, MPICH_US = 10.0, 26.5  # on each side; fitted: 66 - 46 and 99 - 46 us on the SysKonnect card (4.1, 4.2)
 
+# Protocols of `viakit sweep` whose curves can be measured here, for each figure.
+MEASURED = {
+    "fig1": ("tcp",),
+    "fig2": ("via-eth", "tcp"),
+    "fig3": ("tcp", "msg-tcp:lam-c2c-convert"),
+    "fig4": ("tcp", "msg-tcp:mpich-p4"),
+    "fig5": ("via-eth", "msg-via:mvich-r3"),
+}
 LAM = library("lam-c2c-convert", eager_limit=128.0 * KB, sockbuf=128.0 * KB + 24, overhead_us=LAM_US)
 MPICH = library("mpich-p4", sockbuf=4096.0, overhead_us=MPICH_US)
 MVICH = library("mvich-r3")

@@ -23,14 +23,18 @@ def _machine() -> machines.Machine:
 
 @cache
 def pipeline() -> tuple[float, float, float, float]:
-    """Return the numbers of ``bip_model``: start and packet in seconds, byte and fill in seconds per byte."""
+    """Return the numbers of ``bip_model``: start and packet in seconds, byte and fill in seconds per byte.
+
+    A packet takes four steps (4.3): from memory into the card, to the wire, from the wire, into memory. The pipeline is
+    full "from the start of the fourth packet", so each of the four takes a packet's time.
+    """
     m = _machine()
     bus, wire = 1e-6 / m["card.bus_mb_s"], 8e-6 / m["wire.rate_mbit_s"]
     packet = m["bip.packet_us"] * 1e-6
     start = (
         m["bip.send_us"] + m["bip.receive_us"] + m["bip.rendezvous_us"] + m["switch.latency_us"]
     ) * 1e-6 + 2 * packet
-    return start, packet, max(bus, wire), 2 * bus + wire
+    return start, packet, max(bus, wire), 2 * bus + 2 * wire
 
 
 def message_us(nbytes: float, packet: float | None = None, pinned: bool = True) -> float:
@@ -94,20 +98,19 @@ def predict() -> dict[int, Prediction]:
     half, mpi_half = _half(message_us, peak), _half(mpi_us, mpi_peak)
     how = "the pipeline of csrc/bip/model.h"
     memory = 1.0 / (1 / 80 + 1 / 180)  # a copy, and a pass that only reads: 4.2
-    start = "start-up of the DMA engines for a long message, of which the paper gives no time"
     return {
         343: Prediction(message_us(0), fitted=True),
         344: Prediction(peak * 8e-3, how=how),
         353: Prediction(big / message_us(big, pinned=False), fitted=True),
         354: Prediction(peak, how=how),
         361: Prediction(message_us(0) * _machine()["host.cpu_mhz"], how="latency times the clock", fitted=True),
-        363: Prediction(half / KB, "knee", how=how, cause=start),
+        363: Prediction(half / KB, "knee", how=how),
         364: Prediction(peak, how=how),
         367: Prediction(mpi_us(0), fitted=True),
         368: Prediction(mpi_peak, how=how),
         399: Prediction(message_us(0), fitted=True),
         400: Prediction(peak, how=how),
-        401: Prediction(half, "knee", how=how, cause=start),
+        401: Prediction(half, "knee", how=how),
         402: Prediction(mpi_us(0), fitted=True),
         403: Prediction(mpi_peak, how=how),
         404: Prediction(mpi_half, "knee", how=how + ", a request and a reply first"),

@@ -10,9 +10,10 @@ from typing import Any
 from viakit import __version__
 from viakit.base.sheet import sheet
 from viakit.papers import PAPERS, figures, summary
+from viakit.papers.claims import claims
 from viakit.papers.rules import VERDICTS
 
-__all__ = ["document", "html", "markdown", "show"]
+__all__ = ["document", "html", "markdown", "show", "show_table", "tables"]
 
 STYLES = {
     "reproduced": "green",
@@ -67,6 +68,35 @@ def show(entries: Sequence[dict[str, Any]], console: Any, everything: bool = Fal
         console.print(table)
     for sentence in words(entries):
         console.print(sentence, markup=False)
+
+
+def tables(entries: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Return the entries of each of the paper's tables: "table1", "table2" ..."""
+    numerals = {"I": "1", "II": "2", "III": "3"}
+    found: dict[str, list[dict[str, Any]]] = {}
+    for one in entries:
+        if one["where"].startswith("Table "):
+            numeral = one["where"].removeprefix("Table ")
+            found.setdefault("table" + numerals.get(numeral, numeral), []).append(one)
+    return found
+
+
+def show_table(entries: Sequence[dict[str, Any]], console: Any) -> None:
+    """Print one of a paper's tables as it is printed there: the published figure, and in brackets the predicted one."""
+    cells: dict[str, dict[str, str]] = {}
+    for one in entries:
+        row, _, column = one["system"].partition("; ")
+        if not column and len({other["quantity"] for other in entries}) > 1:
+            column = f"{one['quantity']}, {one['unit']}"
+        elif not column:  # one quantity: the conditions make the rows
+            row, column = one["conditions"], claims()[one["line"]].platform.rpartition("; ")[2]
+        predicted = f" ({number(one['predicted'])})" if one["predicted"] is not None else ""
+        cells.setdefault(row, {})[column] = one["published"] + predicted
+    columns = list(dict.fromkeys(column for row in cells.values() for column in row))
+    table = sheet("", *(f">{column}" for column in columns), title=f"{entries[0]['where']}: published (predicted)")
+    for row, found in cells.items():
+        table.add_row(row, *(found.get(column, "") for column in columns))
+    console.print(table)
 
 
 def markdown(entries: Sequence[dict[str, Any]]) -> str:

@@ -18,7 +18,7 @@ from viakit.papers.curves import Curve, curve, loss_percent, tcp
 from viakit.papers.rules import Prediction
 from viakit.replay.model import Library, library
 
-__all__ = ["LIBRARIES", "curves", "predict"]
+__all__ = ["LIBRARIES", "MEASURED", "curves", "predict"]
 
 KB = 1024
 TUNED = tcp(512.0 * KB)
@@ -42,6 +42,13 @@ VIA: dict[str, Library] = {
     "MVICH default": library("mvich-rput"),
     "MP_Lite": library("mp_lite-via"),
     "MPI/Pro": library("mvich-rput", name="MPI/Pro", eager_limit=64.0 * KB),
+}
+# Protocols of `viakit sweep` whose curves can be measured here, for each figure.
+MEASURED = {
+    "fig1": ("tcp", "msg-tcp:mpich-p4-tuned", "msg-tcp:lam-c2c", "msg-tcp:mpi-pro-tuned", "msg-tcp:pvm-direct-inplace"),
+    "fig2": ("tcp", "msg-tcp:mpich-p4-tuned", "msg-tcp:lam-c2c", "msg-tcp:mp_lite", "msg-tcp:tcgmsg"),
+    "fig3": ("tcp", "msg-tcp:mpich-p4-tuned", "msg-tcp:lam-c2c", "msg-tcp:mp_lite", "msg-tcp:tcgmsg"),
+    "fig5": ("via-eth", "msg-via:mvich-rput-tuned", "msg-via:mp_lite-via"),
 }
 GM = library("mvich-rput", name="MPICH-GM", eager_limit=16.0 * KB)
 
