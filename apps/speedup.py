@@ -13,6 +13,7 @@ of the ratios within the rounds, in which both times were measured shortly after
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import statistics
@@ -27,6 +28,7 @@ from viakit.apps import harness, jobs, reporting
 from viakit.apps.kernels import CHOICES, VARIABLE
 from viakit.launch import LaunchError
 from viakit.launch import mpi_library as mpi
+from viakit.launch.described import on_machine
 from viakit.measure.result import Document
 from viakit.measure.turns import Turns
 from viakit.remote.spec import parse
@@ -170,6 +172,50 @@ def _jobs(protocols: Sequence[str], ranks: Sequence[int], skipped: dict[str, str
     return [_Job(None, 1), *(_Job(name, n) for name in dict.fromkeys(names) for n in ranks)]
 
 
+@dataclass(frozen=True)
+class _Described:
+    """Described machine of the parallel programs, and its time for one second of computing here."""
+
+    name: str
+    factor: float
+    variables: Mapping[str, str]
+
+    def slow_down(self, run: dict[str, Any]) -> None:
+        """Set the wall time of a serial run to that on the machine: its computing here, times the factor."""
+        (rank,) = run["ranks"]
+        seconds = rank["work_s"] * self.factor
+        run["wall_s"] = rank["wall_s"] = seconds
+        rank["seconds"] = {**dict.fromkeys(rank["seconds"], 0.0), "compute": seconds}
+
+
+def _possible(ranks: list[int], hosts: int | str, machine: str | None) -> list[int]:
+    """Return the numbers of ranks that are possible, on a described machine from 2 on."""
+    if machine is None:
+        return ranks
+    if hosts:
+        raise ValueError("on a described machine all ranks run on this host; leave out hosts")
+    return [n for n in ranks if n > 1]
+
+
+@contextlib.contextmanager
+def _on(machine: str | None, computing: float | None, protocols: Sequence[str]) -> Iterator[_Described | None]:
+    """Provide the machine of a measurement, or None."""
+    if machine is None:
+        yield None
+        return
+    for protocol in protocols:
+        if protocol == COPIES or jobs.with_policy(protocol, COPIES)[0] not in ("via", "bip"):
+            raise ValueError(f"protocol {protocol!r} on a described machine; expected via or bip, or a policy of them")
+    with on_machine(machine, computing) as variables:
+        factor = float(variables["VIAKIT_COMPUTING"])
+        if factor <= 0:
+            raise ValueError(
+                f"the description of {machine} has no compute.factor: give its seconds of computing for one second "
+                "here, such as --computing 20"
+            )
+        yield _Described(machine, factor, variables)
+
+
 class _Rounds:
     """Measurements and errors of all rounds."""
 
@@ -180,7 +226,9 @@ class _Rounds:
         quick: bool,
         errors: list[dict[str, Any]] | None = None,
         kernels: str = "compiled",
+        described: _Described | None = None,
     ) -> None:
+        self.described = described
         self.problems, self.wire, self.scale = problems, wire, "small" if quick else "paper"
         self.environment = {VARIABLE: kernels}
         self.series: dict[tuple[str, str, int], dict[str, Any]] = {}
@@ -197,7 +245,7 @@ class _Rounds:
                 try:
                     status = jobs.run_ranks(
                         words, job.ranks, job.launched, timeout_s=JOB_S, policy=job.policy,
-                        environment=self.environment, out=out, err=err, **wire,
+                        environment=self._environment(job), out=out, err=err, **wire,
                     )  # fmt: skip
                 except (LaunchError, TestbedError, OSError) as error:
                     if not self.series:  # there is nothing that would be lost
@@ -215,6 +263,10 @@ class _Rounds:
             hosts = wire.get("hosts", 0)
             self._keep(job, one, number, len(parse(hosts)) if isinstance(hosts, str) else hosts)
 
+    def _environment(self, job: _Job) -> dict[str, str]:
+        """Return the variables of a job; a parallel one may be on a described machine."""
+        return {**self.environment, **(self.described.variables if self.described and job.protocol else {})}
+
     def _fail(self, job: _Job, why: str) -> None:
         """Record the failure of a job, which is not run again."""
         self.failed.add(job)
@@ -229,6 +281,10 @@ class _Rounds:
         key = (one["label"], job.protocol or "serial", job.ranks)
         one["protocol"], one["hosts"], one["scale"] = key[1], max(1, hosts), self.scale
         one["runs"][0]["round"] = number
+        if self.described is not None:
+            one["info"] = {"machine": self.described.name, "time": "virtual"}
+            if job.protocol is None:  # the serial program ran here
+                self.described.slow_down(one["runs"][0])
         if key in self.series:
             self.series[key]["runs"] += one["runs"]
         else:
@@ -266,6 +322,14 @@ def _checked(
     return ordered
 
 
+def _turns_of(turns: Turns, entries: Sequence[_Job], rounds: int, taken: _Rounds) -> Iterator[tuple[_Job, int]]:
+    """Yield the jobs of all rounds, with the number of the round; a job that has failed is left out from then on."""
+    each = [[one] for one in entries]
+    for number, order in turns.rounds(each, most=rounds, finished=lambda one, _: one[0] in taken.failed):
+        for job in order:
+            yield job, number
+
+
 def measure(
     labels: Sequence[str],
     *,
@@ -279,6 +343,8 @@ def measure(
     rate: str | None = None,
     problem: Sequence[str] | None = None,
     kernels: str = "compiled",
+    machine: str | None = None,
+    computing: float | None = None,
     seed: int | None = None,
     command: str | None = None,
     on_progress: Callable[[float, str], None] | None = None,
@@ -306,10 +372,11 @@ def measure(
         Options of the application, ``["--size", "512"]``, in place of those of its problem; only with one label.
     kernels : {"compiled", "numpy"}
         Kernels of all programs (:mod:`viakit.apps.kernels`).
-    seed : int, optional
-        Seed of the order within the rounds.
-    command : str, optional
-        Command line for the result. Default: that of this process.
+    machine, computing
+        Described machine of the parallel programs, from two ranks on, and its seconds for one second of computing here
+        (default: its ``compute.factor``). The serial programs run here, and their CPU time is multiplied.
+    seed, command
+        Seed of the order within the rounds, and command line for the result (default: that of this process).
     on_progress : callable, optional
         Called with the completed fraction (0 to 1) and the current subject. A KeyboardInterrupt from it ends the run.
     on_series : callable, optional
@@ -328,23 +395,20 @@ def measure(
     LaunchError, TestbedError
         If the first job cannot be started.
     """
-    ranks = _checked(labels, ranks, rounds, problem, kernels)
+    ranks = _possible(_checked(labels, ranks, rounds, problem, kernels), hosts, machine)
     turns = Turns(seed=seed, command=command)
     entries = _jobs(protocols, ranks, turns.skipped)
-    chosen = [PROBLEMS[label] for label in labels]
-    problems = [(one.label, one.application, list(problem or (one.quick if quick else one.words))) for one in chosen]
+    chosen = ((label, PROBLEMS[label]) for label in labels)
+    problems = [(label, one.application, list(problem or (one.quick if quick else one.words))) for label, one in chosen]
     wire = {"hosts": hosts, "python": python, "mtu": mtu, "rate": rate} if hosts else {}
-    taken, done = _Rounds(problems, wire, quick or bool(problem), turns.errors, kernels), 0
-    each = [[one] for one in entries]
-    with turns:
-        for number, order in turns.rounds(each, most=rounds, finished=lambda one, _: one[0] in taken.failed):
-            for job in order:
-                if on_progress is not None:
-                    on_progress(done / (rounds * len(entries)), f"round {number + 1} of {rounds}: {job}")
-                taken.take(job, number)
-                done += 1
-                if on_series is not None:
-                    on_series(taken.finished())
+    with _on(machine, computing, protocols) as described, turns:
+        taken = _Rounds(problems, wire, quick or bool(problem), turns.errors, kernels, described)
+        for done, (job, number) in enumerate(_turns_of(turns, entries, rounds, taken)):
+            if on_progress is not None:
+                on_progress(done / (rounds * len(entries)), f"round {number + 1} of {rounds}: {job}")
+            taken.take(job, number)
+            if on_series is not None:
+                on_series(taken.finished())
     return turns.document(taken.finished())
 
 

@@ -266,6 +266,18 @@ def test_senseless_arguments_are_refused_before_anything_starts(make):
     assert lab.running() is None
 
 
+def test_barriers_of_a_described_machine():
+    run = lab.barrier("rdma", ranks=[2], machine="barrier-cluster-1")
+    (one,) = run.result["series"]
+    assert one["info"]["machine"] == "barrier-cluster-1"
+    assert one["points"][0]["time_s"]["median"] == pytest.approx(10.77e-6, rel=0.01)  # virtual, so it can be asserted
+    assert "--machine barrier-cluster-1" in run.command()
+    with pytest.raises(ValueError, match="no machine is called 'nowhere'"):
+        lab.barrier(machine="nowhere")
+    with pytest.raises(ValueError, match="name or the file of a machine"):
+        lab.barrier(machine=7)
+
+
 def test_what_is_meant_is_understood():
     import numpy as np
 

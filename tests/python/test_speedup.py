@@ -326,3 +326,31 @@ def test_a_job_that_fails_is_told_and_not_started_again(tmp_path):
     assert "serial: status" in taken.errors[0]["message"]
     assert "a grid has 3 rows" in taken.errors[0]["message"]
     assert json.dumps(taken.finished()) == "[]"
+
+
+# --------------------------------------------------------------------------------------------------- a machine
+
+
+def test_speedups_on_a_described_machine(tmp_path):
+    """The parallel programs are in virtual time; the serial one's computing is multiplied by the machine's factor."""
+    path = tmp_path / "f.json"
+    words = ["--protocols", "via:mvich-rput", "--ranks", "1,2", "--machine", "pentium3-650-giganet", "--rounds", "1"]
+    done = invoke("speedup", "ep", "--quick", *words, "--computing", "20", "--json", str(path))
+    assert done.exit_code == 0, done.output
+    document = result.load(path)
+    (row,) = speedup.rows(document)
+    assert (row.protocol, row.ranks) == ("via:mvich-rput", 2)
+    assert all(one["info"] == {"machine": "pentium3-650-giganet", "time": "virtual"} for one in document["series"])
+    (serial,) = speedup.find(document, "ep", "serial", 1)["runs"]
+    assert serial["wall_s"] == pytest.approx(20 * serial["ranks"][0]["work_s"])
+    (parallel,) = speedup.find(document, "ep", "via:mvich-rput", 2)["runs"]
+    # EP sends 44 bytes, so nothing but its computing counts.
+    assert parallel["wall_s"] == pytest.approx(20 * max(rank["work_s"] for rank in parallel["ranks"]), rel=0.2)
+    for extra, problem in (
+        (["--computing", "20", "--hosts", "testbed:2"], "leave out hosts"),
+        (["--computing", "20", "--protocols", "tcp"], "expected via or bip"),
+        ([], "has no compute.factor"),
+    ):
+        done = invoke("speedup", "ep", "--quick", *words, *extra)
+        assert done.exit_code == 2, done.output
+        assert problem in done.output

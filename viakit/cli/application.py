@@ -17,6 +17,14 @@ from viakit.measure import plot, result
 
 __all__ = ["app", "speedup"]
 
+computing_option = click.option(
+    "--computing",
+    type=click.FloatRange(min=0),
+    metavar="F",
+    help="With --machine: its time for the computing of one second of this processor; 0: computing takes no time.  "
+    "[default: the machine's compute.factor]",
+)
+
 
 @click.command(
     context_settings={"ignore_unknown_options": True, "help_option_names": []},
@@ -32,13 +40,7 @@ __all__ = ["app", "speedup"]
     "[default: VIAKIT_PROTOCOL, else via; one rank: none]",
 )
 @machine_option
-@click.option(
-    "--computing",
-    type=click.FloatRange(min=0),
-    metavar="F",
-    help="With --machine: its time for the computing of one second of this processor; 0: computing takes no time.  "
-    "[default: the machine's compute.factor]",
-)
+@computing_option
 @click.option("--timeout", type=float, metavar="S", help="End the job after S seconds, with status 124.")
 @click.option("--help", "-h", "wants_help", is_flag=True, help="Show this message, or that of the application NAME.")
 @click.argument("name", required=False, metavar="[NAME]")
@@ -131,6 +133,8 @@ def app(
     help="Numeric kernels: in C, or readable ones in NumPy.",
 )
 @testbed_options
+@machine_option
+@computing_option
 @click.option("--seed", type=int, help="Seed for the order within the rounds.")
 @click.option("--json", "json_file", metavar="F", help="Write the result (viakit.result/1); - for standard output.")
 @click.option("--png", "--plot", "pictures", metavar="F", multiple=True, help="Draw: .png, .svg, .pdf; repeatable.")
@@ -149,6 +153,8 @@ def speedup(
     python: str | None,
     mtu: int,
     rate: str | None,
+    machine: str | None,
+    computing: float | None,
     seed: int | None,
     json_file: str | None,
     pictures: tuple[str, ...],
@@ -161,6 +167,7 @@ def speedup(
     viakit speedup sor ep --protocols via,tcp,mpi --ranks 1,2,4,8
     viakit speedup --paper --json paper.json --html paper.html
     viakit speedup --quick --hosts testbed:4 --protocols via,tcp
+    viakit speedup ep --protocols via:mvich-r3 --machine pentium3-650-giganet --computing 20
 
     APPLICATION: one that `viakit app` lists, or one of its problems, such as water-1728; none: all.
     Exit status: 1 if a result is wrong or a job failed.
@@ -190,6 +197,8 @@ def speedup(
             rate=rate,
             problem=None if problem is None else shlex.split(problem),
             kernels=kernels,
+            machine=machine,
+            computing=computing,
             seed=seed,
             on_progress=on_progress,
         )

@@ -89,7 +89,8 @@ def barrier(*algorithms: str, start: bool | None = None, **settings: Any) -> Bar
         As for :func:`compare`. Default: start if an algorithm or a setting is given.
     **settings
         Arguments of :func:`viakit.measure.barrier.measure`: ``ranks`` ([2, 4, 8]), ``hosts`` (1), ``protocol``,
-        ``skew_s`` (0), ``with_mpi`` (False), ``seconds`` (10), ``mtu``, ``bind`` ("core"), ``seed``.
+        ``skew_s`` (0), ``with_mpi`` (False), ``seconds`` (10), ``mtu``, ``bind`` ("core"), ``machine`` (None; a
+        name such as "barrier-cluster-1": virtual time), ``seed``.
 
     Returns
     -------

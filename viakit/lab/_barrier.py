@@ -27,6 +27,7 @@ class Barrier(SettingsExperiment):
         "seconds": 10.0,
         "mtu": 1500,
         "bind": "core",
+        "machine": None,
         "seed": None,
     }
     _rules: ClassVar = {
@@ -38,6 +39,7 @@ class Barrier(SettingsExperiment):
         "seconds": _settings.SECONDS,
         "mtu": _settings.MTU,
         "bind": _settings.choice("core", "none"),
+        "machine": _settings.maybe(_settings.machine),
         "seed": _settings.SEED,
     }
 
@@ -47,10 +49,12 @@ class Barrier(SettingsExperiment):
     @property
     def title(self) -> str:
         """Description of the measurement."""
-        return f"barriers of {', '.join(map(str, self.settings['ranks']))} ranks"
+        where = f" on {self.settings['machine']}" if self.settings["machine"] else ""
+        return f"barriers of {', '.join(map(str, self.settings['ranks']))} ranks{where}"
 
     def _request(self) -> tuple[str, dict[str, Any]]:
-        barrier.check(**{key: self.settings[key] for key in ("ranks", "algorithms", "hosts", "protocol", "seconds")})
+        needed = ("ranks", "algorithms", "hosts", "protocol", "seconds", "machine")
+        barrier.check(**{key: self.settings[key] for key in needed})
         return "barrier", {"settings": self.settings, "command": self.command()}
 
     def command(self) -> str:
@@ -61,6 +65,7 @@ class Barrier(SettingsExperiment):
         words += ["--hosts", str(ours["hosts"])] if ours["hosts"] != 1 else []
         words += ["--mtu", str(ours["mtu"])] if ours["mtu"] != 1500 else []
         words += ["--bind", ours["bind"]] if ours["bind"] != "core" else []
+        words += ["--machine", ours["machine"]] if ours["machine"] else []
         words += ["--skew", f"{ours['skew_s'] * 1e6:g}us"] if ours["skew_s"] else []
         words += [] if ours["with_mpi"] else ["--no-mpi"]
         words += ["--seconds", f"{ours['seconds']:g}"]

@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from viakit import machines
 from viakit.measure.ladder import SizeError, parse_size
 from viakit.testbed import parse_rate
 
@@ -24,6 +25,7 @@ __all__ = [
     "checked",
     "choice",
     "flag",
+    "machine",
     "maybe",
     "names",
     "number",
@@ -114,6 +116,14 @@ def choice(*options: str) -> Rule:
         return str(given)
 
     return rule
+
+
+def machine(name: str, given: Any) -> str:
+    """Accept the name or the file of a machine; the error for others, a ValueError, lists what there is."""
+    if not isinstance(given, (str, os.PathLike)):
+        raise _refuse(name, given, 'the name or the file of a machine, such as "barrier-cluster-1"')
+    machines.load(given)
+    return os.fspath(given)
 
 
 def flag(name: str, given: Any) -> bool:

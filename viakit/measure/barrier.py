@@ -95,9 +95,10 @@ def check(
     protocol: str,
     seconds: float,
     bind: str = "core",
+    machine: str | None = None,
 ) -> None:
     """Raise ValueError for invalid arguments of :func:`measure`, without starting anything."""
-    _check(ranks, algorithms, Placement(hosts, protocol, bind=bind), seconds)
+    _check(ranks, algorithms, Placement(hosts, protocol, bind=bind, machine=machine), seconds)
 
 
 def _check(ranks: Sequence[int], chosen: Sequence[str] | None, where: Placement, seconds: float) -> None:
