@@ -64,6 +64,8 @@ class Attack:
     def row(self) -> list[str]:
         """Return the cells of the attack's line."""
         result = f"broken: seed {', '.join(map(str, self.broken))}" if self.broken else "held"
+        if not self.tries and not self.broken:
+            result = "not tried: the attacker found no target"
         if not self.runs:
             result = f"left out: {self.left_out}" if self.left_out else "not tried"
         return [self.name, self.against, self.what, str(self.runs), str(self.tries), result]
@@ -115,8 +117,6 @@ def beside(attacker: list[str], *words: str, may_fail: bool = False) -> Callable
             result.tries = int(found[1])
         else:
             result.broken = "the attacker failed"
-        if not result.tries and not result.broken:
-            result.left_out = "the victim has no socket that listens"
         if output is None:
             result.broken = "the job hangs"
         elif crashed(job.returncode, output):

@@ -54,6 +54,13 @@ def test_a_failure_is_repeated_by_its_seed(three, capsys):
     assert attack.main(["--only", "firm", "--seconds", "0.01"]) == 0
 
 
+def test_an_attack_without_a_target_has_not_held():
+    one = attack.Attack("lost", "shm", "knocks", lambda seed: attack.Outcome())
+    attack.siege([one], 0.05, 3)
+    assert one.runs
+    assert one.row()[-1] == "not tried: the attacker found no target"
+
+
 def test_a_crash_is_told_from_an_error():
     assert attack.crashed(-11, "")
     assert attack.crashed(1, "rank 2 was ended by SIGSEGV")
