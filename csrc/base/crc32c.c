@@ -43,7 +43,7 @@ uint32_t vk_crc32c_table(uint32_t crc, const void *data, size_t len)
 static uint32_t shift_constant[MAX_WORDS + 1]; /* x^(64 m - 33) mod P, reflected */
 
 /* Returns the crc of the preceding data followed by that many words of zeros. */
-__attribute__((target("sse4.2,pclmul"))) static inline uint64_t append_zeros(uint64_t crc, size_t words)
+__attribute__((target("sse4.2,crc32,pclmul"))) static inline uint64_t append_zeros(uint64_t crc, size_t words)
 {
     __m128i product =
         _mm_clmulepi64_si128(_mm_cvtsi64_si128((long long)crc), _mm_cvtsi64_si128((long long)shift_constant[words]), 0);
@@ -58,7 +58,7 @@ static inline uint64_t load64(const uint8_t *p)
 }
 
 /* Runs three lanes of up to MAX_WORDS words while joining them pays, then words, then bytes. */
-__attribute__((target("sse4.2,pclmul"))) static uint32_t crc_x86(uint32_t crc, const void *data, size_t len)
+__attribute__((target("sse4.2,crc32,pclmul"))) static uint32_t crc_x86(uint32_t crc, const void *data, size_t len)
 {
     const uint8_t *p = data;
     uint64_t a = (uint32_t)~crc;
