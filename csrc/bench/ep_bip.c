@@ -127,7 +127,8 @@ static int ep_flush(bench_ep *base, size_t most)
     return code < 0 ? failed(ep, code) : BENCH_DONE;
 }
 
-/* Sleep on the NIC's receive queue. Sends under way do not wake it, so the sleep is short meanwhile (bip_sleep). */
+/* Sleep on the NIC's receive queue. Sends under way do not wake it, so the sleep is short meanwhile (sleep_for in
+ * bip/progress.c). */
 static void ep_idle(bench_ep *base, bool want_send)
 {
     (void)want_send;

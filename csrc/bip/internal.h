@@ -201,10 +201,8 @@ struct peers_slot *bip_take_send(bip_peer *peer, uint32_t keep); /* NULL: all ar
 /* sends the contents of the slot's buffer, with credits */
 int bip_post_head(bip_peer *peer, struct peers_slot *slot, size_t len);
 int bip_post_send(bip_peer *peer, struct peers_slot *slot);
-void bip_reap(bip_peer *peer);
 int bip_control(bip_peer *peer, int kind, int tag); /* REFUSE, CREDIT, BYE: 1 if sent, 0: no buffer now */
 void bip_free_slot(struct peers_slot *slot);        /* the program has received a message from the queue */
-void bip_sleep(bip_job *job, int ms);
 
 /* A wait (base/wait.h): call begin once, then step after every check that found the condition false. step polls once,
  * and returns 0 to continue, else an error. */

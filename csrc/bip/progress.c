@@ -1,6 +1,6 @@
 /*
  * Progress: polls the completion queue for receives and handles them, reaps completed sends, and continues operations
- * that waited for either. Only bip_sleep blocks.
+ * that waited for either. Only sleep_for blocks.
  *
  *      VipCQDone -> receive -> dispatch: SHORT, REQUEST -> recv.c    GO, REFUSE -> send.c    CREDIT, BYE here
  *      VipSendDone -> send_done: a packet -> send.c (bip_packet_sent)    a buffer -> free again
@@ -125,7 +125,7 @@ static void send_done(struct peers_slot *slot, bool failed)
 }
 
 /* Reaps in posting order, as a VI completes. The first incomplete descriptor ends the loop. */
-void bip_reap(bip_peer *peer)
+static void reap(bip_peer *peer)
 {
     struct peers_slot *slot;
     bool failed;
@@ -154,7 +154,7 @@ struct peers_slot *bip_take_send(bip_peer *peer, uint32_t keep)
     if (port->n_free_sends <= keep) {
         struct peers *net = port->peers;
         for (uint32_t i = 0; i < net->n_unsettled; i++)
-            bip_reap((bip_peer *)(void *)net->unsettled[i]);
+            reap((bip_peer *)(void *)net->unsettled[i]);
         if (port->n_free_sends <= keep || peer->lost) /* reaping may have detected the loss */
             return NULL;
     }
@@ -330,7 +330,7 @@ static int settle(bip_job *job)
     for (uint32_t i = 0; i < job->net.n_unsettled;) {
         struct peers_pair *pair = job->net.unsettled[i];
         uint32_t before = pair->n_outstanding;
-        bip_reap((bip_peer *)(void *)pair);
+        reap((bip_peer *)(void *)pair);
         n += (int)(before - pair->n_outstanding);
         if (pair->n_outstanding == 0)
             peers_settled(&job->net, i);
@@ -388,7 +388,7 @@ int bip_progress(bip_job *job)
 
 /* Sleeps at most ms, until a packet arrives. If only the pipeline is active, the wait is for the acknowledgements of
  * its packets, and it can sleep on their VI. */
-void bip_sleep(bip_job *job, int ms)
+static void sleep_for(bip_job *job, int ms)
 {
     if (job->net.ports[0] == NULL && job->net.ports[1] == NULL) {
         sched_yield();
@@ -428,7 +428,7 @@ void bip_woken(bip_job *job, void *what)
 /* For a caller's own loop: sleeps, and handles the events. */
 void bip_idle(bip_job *job, int ms)
 {
-    bip_sleep(job, ms);
+    sleep_for(job, ms);
     bip_progress(job);
 }
 
@@ -453,7 +453,7 @@ int bip_wait_step(bip_job *job, bip_wait *wait)
         vk_wait_yield(wait);
         break;
     case VK_WAIT_SLEEP:
-        bip_sleep(job, (int)(vk_wait_sleep(wait, 1, 19 * VK_MS, 19 * VK_MS) / VK_MS) + 1);
+        sleep_for(job, (int)(vk_wait_sleep(wait, 1, 19 * VK_MS, 19 * VK_MS) / VK_MS) + 1);
         break;
     case VK_WAIT_CHECK:
         if (job->options.interrupt && job->options.interrupt(job->options.interrupt_context))

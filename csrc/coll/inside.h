@@ -142,8 +142,6 @@ struct coll_wait {
     uint32_t *sleepers;
 };
 int coll_pause_long(coll *c, struct coll_wait *p);
-/* Check the group for failures. Call it every few milliseconds of a wait. */
-int coll_check(coll *c, struct coll_wait *p, uint64_t now);
 
 static inline int coll_pause(coll *c, struct coll_wait *p)
 {

@@ -3,7 +3,7 @@
  * interrupt, or a note that shows that ranks are in different collectives.
  *
  *     a wait     spin (200 polls)  ->  yield, after yield_ns  ->  sleep, after spin_ns (base/wait.h)
- *                every CHECK_NS it calls coll_check, which detects the other events:
+ *                every CHECK_NS it calls check_group, which detects the other events:
  *
  *     failure    A rank of the group is dead, or an awaited rank has left: after COLL_GRACE_MS the group is broken. The
  *                grace is for collectives that can still end well, because the missing data is on its way from others.
@@ -273,9 +273,9 @@ static int compare_notes(coll *c, struct coll_wait *p, uint64_t now)
     return MSG_SUCCESS;
 }
 
-/* MSG_SUCCESS: go on waiting. Any other code: the group is broken. The grace period starts at failed_at, when the gone
- * rank was first found. */
-int coll_check(coll *c, struct coll_wait *p, uint64_t now)
+/* Check the group for failures. MSG_SUCCESS: go on waiting. Any other code: the group is broken. The grace period
+ * starts at failed_at, when the gone rank was first found. */
+static int check_group(coll *c, struct coll_wait *p, uint64_t now)
 {
     int gone = MSG_SUCCESS, code;
     if (msg_interrupted(c->world))
@@ -358,7 +358,7 @@ int coll_pause_long(coll *c, struct coll_wait *p)
     if (vk_unlikely(others_want(c)) && (p->polls % POLLS_PER_CLOCK == 0 || step == VK_WAIT_SLEEP))
         c->meanwhile(c->meanwhile_context);
     if (step == VK_WAIT_CHECK)
-        return coll_check(c, p, p->ladder.now);
+        return check_group(c, p, p->ladder.now);
     if (step == VK_WAIT_SLEEP)
         nap(c, p, length_of_nap(c, p));
     else if (step == VK_WAIT_YIELD)
@@ -383,7 +383,7 @@ void coll_give_up(coll *c, msg_request **request, int to)
         }
 }
 
-/* Wait in slices of growing length, and call coll_check between them. On failure the request is given up: the buffer
+/* Wait in slices of growing length, and call check_group between them. On failure the request is given up: the buffer
  * belongs to the caller again when this returns. */
 int coll_finish(coll *c, msg_request **request, msg_status *status, int who, int sending)
 {
@@ -400,7 +400,7 @@ int coll_finish(coll *c, msg_request **request, msg_status *status, int who, int
         if (vk_unlikely(others_want(c)))
             c->meanwhile(c->meanwhile_context);
         if (code == MSG_TIMEOUT)
-            code = coll_check(c, &p, vk_now());
+            code = check_group(c, &p, vk_now());
         else
             coll_fail(c, code);
         if (code != MSG_SUCCESS) {

@@ -6,7 +6,7 @@
 
 #include <stdint.h>
 
-/* Lets only viakit's frames in, either form of frame, for this port or for port 0 (any NIC with a waiting VI), with
+/* Lets only viakit's frames in: either form of frame, for this port or for port 0 (any NIC with a waiting VI), of
  * `least` to `most` bytes including the Ethernet header. With least > most nothing is received. Returns 0 or -errno. */
 int eth_filter_set(int fd, uint16_t port, uint32_t least, uint32_t most);
 

@@ -9,8 +9,8 @@
  * gap from begin to end, so each header leads to the next. The caller must not touch the memory until it is detached
  * (MPI_Buffer_attach).
  *
- * An automatic buffer (MPI 4.1, BUFFER_AUTOMATIC) has no memory of its caller's. Each of its pieces is allocated for one
- * message, so a buffered send fails only if the process has no memory left.
+ * An automatic buffer (MPI 4.1, BUFFER_AUTOMATIC) has no memory of its caller's. Each of its pieces is allocated for
+ * one message, so a buffered send fails only if the process has no memory left.
  *
  * A piece belongs to one detached send (send.c). msg_complete frees it, however the send ends, so a rank that dies does
  * not block the detach.

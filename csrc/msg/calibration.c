@@ -79,7 +79,7 @@ static void take(const char *line, msg_calibration *c)
 }
 
 /* Built-in values, overridden by the file's lines. An unknown link counts as eth. */
-void msg_calibration_read(const char *link, msg_calibration *c)
+static void read_calibration(const char *link, msg_calibration *c)
 {
     char path[512], line[256];
     FILE *file = NULL;
@@ -100,6 +100,6 @@ void msg_calibration_of(const msg_policy *policy, const char *network_device, ms
 {
     int tcp = strcmp(policy->channel, "tcp") == 0;
     const viakit_link_info *network = network_device ? viakit_link_of(network_device) : NULL;
-    msg_calibration_read(tcp ? "tcp" : "shm", &both[0]);
-    msg_calibration_read(tcp ? "tcp" : network ? network->name : "eth", &both[1]);
+    read_calibration(tcp ? "tcp" : "shm", &both[0]);
+    read_calibration(tcp ? "tcp" : network ? network->name : "eth", &both[1]);
 }

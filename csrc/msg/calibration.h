@@ -14,8 +14,6 @@ typedef struct {
 
 /* Path of the calibration of a link ("shm", "eth", "udp", "tcp"). Returns 0, or -1: no folder for it. */
 int msg_calibration_path(const char *link, char *path, size_t room);
-/* Reads the file's values, with built-in values for the rest. */
-void msg_calibration_read(const char *link, msg_calibration *calibration);
 
 /* For ranks of one host [0] and of several [1], by the channel and the network device (NULL: none). */
 void msg_calibration_of(const msg_policy *policy, const char *network_device, msg_calibration both[2]);

@@ -499,10 +499,6 @@ int msg_all_written(const struct msg_peer *peer);
 /* ---------------------------------------------------------------- send.c, recv.c, wait.c, bsend.c */
 
 int msg_bad_rank(msg_world *w, int rank); /* sets the error text */
-int msg_check_send(msg_world *w, int context, const void *buf, size_t len, int dst, int tag);
-int msg_start_send(msg_world *w, int context, const void *buf, size_t len, int dst, int tag, msg_mode mode,
-                   msg_request **r);
-int msg_start_recv(msg_world *w, int context, void *buf, size_t len, int src, int tag, msg_request **r);
 int msg_step(msg_world *w);
 /* Waits, with the lock held on entry and return, until done(argument) is true. */
 int msg_wait_until(msg_world *w, int (*done)(void *), void *argument, int64_t timeout_ms);

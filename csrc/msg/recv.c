@@ -37,7 +37,7 @@ static int receive_error(const msg_world *w, int src)
 }
 
 /* *out is set on success, and may be complete already. Lock held. */
-int msg_start_recv(msg_world *w, int context, void *buf, size_t len, int src, int tag, msg_request **out)
+static int start_recv(msg_world *w, int context, void *buf, size_t len, int src, int tag, msg_request **out)
 {
     int code = check_recv(w, context, src, tag);
     if (code)
@@ -76,7 +76,7 @@ int msg_irecv(msg_world *w, int context, void *buf, size_t len, int src, int tag
     if (!msg_enter(w))
         return MSG_ERR_PROCESS;
     msg_request *r = NULL;
-    int code = msg_start_recv(w, context, buf, len, src, tag, &r);
+    int code = start_recv(w, context, buf, len, src, tag, &r);
     if (code == MSG_SUCCESS)
         *out = r;
     msg_unlock(w);
@@ -171,7 +171,7 @@ int msg_recv(msg_world *w, int context, void *buf, size_t len, int src, int tag,
     msg_request *r = NULL;
     if (!msg_enter(w))
         return MSG_ERR_PROCESS;
-    int code = msg_start_recv(w, context, buf, len, src, tag, &r);
+    int code = start_recv(w, context, buf, len, src, tag, &r);
     if (vk_likely(code == MSG_SUCCESS))
         code = finish_recv(w, r, status);
     msg_unlock(w);

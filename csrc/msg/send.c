@@ -3,8 +3,8 @@
  * receiving rank has room. All others get a request.
  *
  *       msg_send, short, nothing queued   --> push_short                      no request, no allocation
- *       msg_send, otherwise               --> msg_start_send, then a wait
- *       msg_isend                         --> msg_start_send                  protocol.c continues
+ *       msg_send, otherwise               --> start_send, then a wait
+ *       msg_isend                         --> start_send                  protocol.c continues
  *       to this rank itself               --> send_to_self                    no channel
  *
  * Modes, as in MPI:
@@ -28,7 +28,7 @@ int msg_bad_rank(msg_world *w, int rank)
 }
 
 /* One unsigned comparison checks both ends of a range. Returns MSG_SUCCESS or the error. */
-int msg_check_send(msg_world *w, int context, const void *buf, size_t len, int dst, int tag)
+static int check_send(msg_world *w, int context, const void *buf, size_t len, int dst, int tag)
 {
     if (vk_unlikely((unsigned)dst >= (unsigned)w->n_ranks) && dst != MSG_PROC_NULL)
         return msg_bad_rank(w, dst);
@@ -138,10 +138,10 @@ static void poll_for_xoff(struct msg_peer *peer, size_t len)
 
 /* Checks the arguments, packs the data if the mode or the policy requires it, and starts the send. *out is set on
  * success, and may be complete already (in error, too). Lock held. */
-int msg_start_send(msg_world *w, int context, const void *buf, size_t len, int dst, int tag, msg_mode mode,
-                   msg_request **out)
+static int start_send(msg_world *w, int context, const void *buf, size_t len, int dst, int tag, msg_mode mode,
+                      msg_request **out)
 {
-    int code = msg_check_send(w, context, buf, len, dst, tag);
+    int code = check_send(w, context, buf, len, dst, tag);
     if (code)
         return code;
     if (vk_unlikely((unsigned)mode > MSG_READY))
@@ -206,7 +206,7 @@ int msg_isend(msg_world *w, int context, const void *buf, size_t len, int dst, i
     if (!msg_enter(w))
         return MSG_ERR_PROCESS;
     msg_request *r = NULL;
-    int code = msg_start_send(w, context, buf, len, dst, tag, mode, &r);
+    int code = start_send(w, context, buf, len, dst, tag, mode, &r);
     if (code == MSG_SUCCESS)
         *out = r;
     msg_unlock(w);
@@ -239,7 +239,7 @@ static int send_blocking(msg_world *w, int context, const void *buf, size_t len,
     /* A caller that may be interrupted needs its buffer back at once. So the buffer must not be offered for reading
      * (RGET). */
     w->may_withdraw = w->interrupt != NULL;
-    int code = msg_start_send(w, context, buf, len, dst, tag, mode, &r);
+    int code = start_send(w, context, buf, len, dst, tag, mode, &r);
     w->may_withdraw = 0;
     if (code)
         return code;

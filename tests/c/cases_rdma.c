@@ -1,9 +1,9 @@
 /*
  * cases_rdma.c - RDMA writes: A writes into memory of B that B has granted, and into memory that it has not.
  *
- * The promise of docs/provider.md: a write lands, last byte last, while its target computes and calls nothing; and nothing
- * that arrives from a wire writes outside a region that grants it. B sends the address of its memory to A over the
- * control channel. B detects a completed write by a message behind it, by immediate data, or by reading the memory.
+ * The promise of docs/provider.md: a write lands, last byte last, while its target computes and calls nothing; and
+ * nothing that arrives from a wire writes outside a region that grants it. B sends the address of its memory to A over
+ * the control channel. B detects a completed write by a message behind it, by immediate data, or by reading the memory.
  */
 #include "conformance.h"
 

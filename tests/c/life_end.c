@@ -315,8 +315,8 @@ void life_impatient_and_small(viakit_nic_options *o)
     o->window = 64;
 }
 
-/* Takes completed descriptors of a queue until all LIFE_MESSAGES are done or the connection is lost. Returns how many are
- * done without an error. */
+/* Takes completed descriptors of a queue until all LIFE_MESSAGES are done or the connection is lost. Returns how many
+ * are done without an error. */
 static int taken_until_lost(endpoint *e, VIP_RETURN (*done)(VIP_VI_HANDLE, VIP_DESCRIPTOR **))
 {
     VIP_DESCRIPTOR *d;

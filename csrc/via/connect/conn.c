@@ -336,7 +336,9 @@ void conn_reply_in_passing(struct via_nic *nic, const struct conn_frame *f, int 
         conn_send(nic, &to, kind, f->h->dst_vi, immediate, body, proof);
 }
 
-int conn_take_proof(struct conn_frame *f, int kind)
+/* Extract the proof from a frame whose c and names are set. In frames of kinds without a proof, clear c.proof. Return 0
+ * if the frame is shorter than announced. */
+static int take_proof(struct conn_frame *f, int kind)
 {
     size_t before = kind == WIRE_REQUEST ? (size_t)f->c.wanted_len + f->c.own_len : 0;
     size_t len = kind == WIRE_REQUEST ? WIRE_REQUEST_PROOF : sizeof f->proof;
@@ -370,7 +372,7 @@ void via_conn_deliver(struct via_nic *nic, const uint8_t from[6], struct link_pe
     f.names = payload + sizeof f.c;
     f.names_len = len - sizeof f.c;
     nic->now = vk_now();
-    if (!conn_take_proof(&f, kind)) {
+    if (!take_proof(&f, kind)) {
         NIC_COUNT(nic, dropped_malformed, 1);
         return;
     }
@@ -510,7 +512,7 @@ int via_link_matches_own_request(struct link_client *client, const struct link_f
     struct conn_frame f = {.from = nic->limits.address, .h = &frame->header, .c = *c};
     f.names = frame->block.bytes + sizeof *c;
     f.names_len = frame->header.len - sizeof *c;
-    if (!conn_take_proof(&f, WIRE_REQUEST))
+    if (!take_proof(&f, WIRE_REQUEST))
         return 0;
     return c->mode == WIRE_MODE_PEER && conn_peer_wanted(nic, &f);
 }

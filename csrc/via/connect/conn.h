@@ -90,10 +90,6 @@ struct conn_frame {
     struct wire_proof proof; /* valid if c.proof */
 };
 
-/* Extract the proof from a frame whose c and names are set. In frames of kinds without a proof, clear c.proof. Return 0
- * if the frame is shorter than announced. */
-int conn_take_proof(struct conn_frame *f, int kind);
-
 /* Reply to a sender for which no state is kept, not even a route. */
 void conn_reply_in_passing(struct via_nic *nic, const struct conn_frame *f, int kind, uint32_t immediate,
                            const struct wire_connect *body, const struct wire_proof *proof);
