@@ -328,6 +328,7 @@ static int taken_until_lost(endpoint *e, VIP_RETURN (*done)(VIP_VI_HANDLE, VIP_D
         if (r == VIP_SUCCESS) {
             pattern_check(d->DS[0].Local.Data.Address, d->CS.Length, (uint64_t)good);
             good++;
+            end = check_now() + CHECK_WAIT_S; /* this side may have been stopped meanwhile */
         } else if (lost || r == VIP_DESCRIPTOR_ERROR)
             break;
         if (check_now() > end)
