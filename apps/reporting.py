@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check_files", "point", "series", "table", "verdict", "write_report"]
 
+WIDE = 130  # columns of a terminal for one table of a run; a narrower one gets two tables
 MOST_ROWS = 16  # For more ranks the table shows the minimum, the median and the maximum instead.
 
 
@@ -151,25 +152,39 @@ def _title(application: Application, problem: Any, protocol: str | None, one: Ru
     return f"{application.title}: {application.describe(problem)}; {how}"
 
 
-def table(one: Run) -> Table:
-    """Return a rich table of one run, with a row per rank and a row for all ranks."""
+def table(one: Run, width: int = WIDE) -> list[Table]:
+    """Return a run as rich tables, with a row per rank and one for all: one table, or two below *width* WIDE."""
     states = [state for state in STATES if state == "compute" or any(each.seconds[state] for each in one.ranks)]
-    heads = ("rank", "wall", *states, "communication", "CPU", "messages", "KiB sent")
-    rows = sheet(*(f">{head}" for head in heads))
+    heads = ["rank", "wall", *states, "communication", "CPU", "messages", "KiB sent"]
+    rows = _rows(one, states)
+    cut = len(heads) - 3
+    parts = [range(len(heads))] if width >= WIDE else [range(cut), [0, *range(cut, len(heads))]]
+    made = []
+    for columns in parts:
+        short = {"communication": "comm."} if width < WIDE else {}
+        each = sheet(*(f">{short.get(heads[i], heads[i])}" for i in columns))
+        for row in rows:
+            if row[0] == "all":
+                each.add_section()
+            each.add_row(*(row[i] for i in columns))
+        made.append(each)
+    return made
+
+
+def _rows(one: Run, states: Sequence[str]) -> list[list[str]]:
+    """Return the cells of all rows."""
     reports = sorted(one.ranks, key=lambda report: report.rank)
     if len(reports) > MOST_ROWS:
         by_time = sorted(reports, key=lambda report: report.communication_s)
         reports = [by_time[0], by_time[len(by_time) // 2], by_time[-1]]
-    for report in reports:
-        rows.add_row(*_row(report, states))
+    rows = [_row(report, states) for report in reports]
     if len(one.ranks) > 1:
         from viakit.measure.table import format_time  # start-up time: only rank 0 prints
 
-        rows.add_section()
         messages, nbytes = sum(r.messages for r in one.ranks), sum(r.nbytes for r in one.ranks)
         cpu = format_time(sum(r.cpu_s for r in one.ranks))
         blank = [""] * (len(states) + 1)
-        rows.add_row("all", format_time(one.wall_s), *blank, cpu, str(messages), _size(nbytes))
+        rows.append(["all", format_time(one.wall_s), *blank, cpu, str(messages), _size(nbytes)])
     return rows
 
 
@@ -203,7 +218,8 @@ def middle(runs: Sequence[Run]) -> Run:
 def show_runs(runs: Sequence[Run], summary: Mapping[str, Any], console: Console) -> None:
     """Print the run with the median time as a table, its summary, the spread of times, and the verdict."""
     median = middle(runs)
-    console.print(table(median))
+    for part in table(median, console.width):
+        console.print(part)
     for key, value in summary.items():
         console.print(f"{key}: {value}", markup=False)
     if len(runs) > 1:

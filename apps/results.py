@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from viakit.apps import speedup_report
@@ -12,9 +13,9 @@ from viakit.apps.phases import STATES
 from viakit.apps.reporting import show_runs
 from viakit.apps.speedup import PROBLEMS, rows
 from viakit.base.words import counted
-from viakit.launch import mpi_library as mpi
 from viakit.measure import plot
 from viakit.measure.crews import show_missing
+from viakit.measure.look import looks
 from viakit.measure.result import Document, ResultError
 
 if TYPE_CHECKING:
@@ -140,6 +141,12 @@ def figure(
         raise ResultError("nothing to draw: the results have no finished run")
     drawing, fields = plot.panels(len(panels))
     for axes, (problem, curves) in zip(fields, panels.items(), strict=True):
+        protocols = looks(label.partition(",")[0] for label in curves)
+        files = list(dict.fromkeys(label.rpartition("[")[2] for label in curves))
+        chosen = {
+            label: replace(protocols[label.partition(",")[0]], hollow=files.index(label.rpartition("[")[2]) % 2 == 1)
+            for label in curves
+        }
         for label, points in curves.items():
             points.sort(key=lambda one: one[0])
             n, medians = [one[0] for one in points], [one[1]["median"] for one in points]
@@ -147,8 +154,7 @@ def figure(
                 [median - one[1]["min"] for median, one in zip(medians, points, strict=True)],
                 [one[1]["max"] - median for median, one in zip(medians, points, strict=True)],
             ]
-            style = "--" if mpi.is_mpi(label) else "-"
-            axes.errorbar(n, medians, yerr=spread, marker="o", markersize=4, capsize=2, linestyle=style, label=label)
+            axes.errorbar(n, medians, yerr=spread, capsize=2, label=label, **chosen[label].line())
         ticks = sorted({one[0] for points in curves.values() for one in points})
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
@@ -158,6 +164,6 @@ def figure(
         axes.set_ylabel("wall time, s")
         axes.grid(True, which="both", alpha=0.25)
         axes.set_title(textwrap.fill(problem, 64), fontsize="small", parse_math=False)
-        plot.plain_legend(axes, fontsize="small")
+        plot.names_at_lines(axes)
     drawing.suptitle(title or "Wall times: medians of the runs, bars from the least to the greatest", parse_math=False)
     return drawing

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import io
 import math
 from collections.abc import Mapping, Sequence
@@ -11,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from viakit.apps.speedup import COPIES, PROBLEMS, Row, find, paper, rows, title_of, wrong
 from viakit.base.sheet import sheet
-from viakit.launch import mpi_library as mpi
 from viakit.measure.crews import show_missing
+from viakit.measure.look import looks
+from viakit.measure.plot import inline
 from viakit.measure.report import html_table, page_head
 from viakit.measure.result import Document, ResultError
 from viakit.measure.table import format_time
@@ -27,6 +27,11 @@ __all__ = ["figure", "html", "show", "table_3", "words"]
 _HEADS = (
     "ranks", "over", "time", "speed-up", "efficiency", "Karp-Flatt", "communication", "work per rank", "messages", "KiB"
 )  # fmt: skip
+WIDE = 100  # columns of a terminal; a narrower one gets the columns of _NARROW, under shorter names
+_NARROW = {
+    "ranks": "ranks", "over": "over", "time": "time", "speed-up": "speed-up", "Karp-Flatt": "Karp-F.",
+    "communication": "comm.", "work per rank": "work", "messages": "messages",
+}  # fmt: skip
 
 
 def _labels(document: Mapping[str, Any]) -> list[str]:
@@ -70,16 +75,20 @@ def show(document: Document, console: Console) -> None:
         serial = find(document, label, "serial", 1)
         took = f"serial {format_time(serial['points'][0]['time_s']['median'])}" if serial else "no serial time"
         title = f"[bold]{title_of(document, label)}[/bold] ({took}; {escape(_size_of(document, label))})"
-        heads = [head if head == "over" else f">{head}" for head in _HEADS]
-        table = sheet(*heads, title=title, caption=_paper_words(label))
+        shown = range(len(_HEADS)) if console.width >= WIDE else [_HEADS.index(head) for head in _NARROW]
+        heads = [_HEADS[i] if console.width >= WIDE else _NARROW[_HEADS[i]] for i in shown]
+        aligned = [head if head == "over" else f">{head}" for head in heads]
+        table = sheet(*aligned, title=title, caption=_paper_words(label))
         last = None
         for one in sorted((one for one in every if one.label == label), key=lambda one: one.ranks):
             if last not in (None, one.ranks):
                 table.add_section()
             last = one.ranks
-            table.add_row(*_cells(one))
+            cells = _cells(one)
+            table.add_row(*(cells[i] for i in shown))
         console.print(table)
-    console.print(table_3(document))
+    for table in table_3(document, console.width):
+        console.print(table)
     for sentence in words(document):
         console.print(sentence, markup=False)
     show_missing(document, console)
@@ -107,16 +116,24 @@ def _table_3_rows(document: Mapping[str, Any]) -> tuple[list[str], list[list[str
     return heads, lines
 
 
-def table_3(document: Mapping[str, Any]) -> Table:
-    """Return Table III of the paper: speed-ups on 8 processors, measured and from the paper."""
+def table_3(document: Mapping[str, Any], width: int = WIDE) -> list[Table]:
+    """Return Table III of the paper: speed-ups on 8 processors, measured and from the paper.
+
+    Below *width* WIDE the paper's columns are a table of their own.
+    """
     heads, lines = _table_3_rows(document)
-    table = sheet(
-        heads[0], *(f">{head}" for head in heads[1:]),
-        title="[bold]Speed-ups: here, and Table III of the paper[/bold]",
-    )  # fmt: skip
-    for line in lines:
-        table.add_row(*line)
-    return table
+    cut, every = len(heads) - len(paper()["columns"]), range(len(heads))
+    parts = {"here, and Table III of the paper": list(every)}
+    if width < WIDE:
+        parts = {"here": list(every[:cut]), "Table III of the paper": [0, *every[cut:]]}
+    made = []
+    for words, columns in parts.items():
+        aligned = [heads[i] if heads[i] == "application" else f">{heads[i]}" for i in columns]
+        table = sheet(*aligned, title=f"[bold]Speed-ups: {words}[/bold]")
+        for line in lines:
+            table.add_row(*(line[i] for i in columns))
+        made.append(table)
+    return made
 
 
 def words(document: Mapping[str, Any]) -> list[str]:
@@ -175,7 +192,7 @@ def figure(document: Mapping[str, Any], title: str | None = None) -> Figure:
     width = max(3.6 * columns, 6.0)
     drawing = Figure(figsize=(width, 3.3 * lines + 0.9), layout="constrained")
     fields = drawing.subplots(lines, columns, squeeze=False)
-    said = paper()
+    said, chosen = paper(), looks(_protocols(document))
     for axes, label in zip(fields.flat, labels, strict=False):
         mine = [one for one in found if one.label == label]
         ticks = sorted({one.ranks for one in mine} | {said["processors"]})
@@ -186,8 +203,8 @@ def figure(document: Mapping[str, Any], title: str | None = None) -> Figure:
                 continue
             spread = [[one.speedup - one.low for one in points], [one.high - one.speedup for one in points]]
             axes.errorbar(
-                [one.ranks for one in points], [one.speedup for one in points], yerr=spread, marker="o", markersize=4,
-                capsize=2, linewidth=1.2, linestyle="--" if mpi.is_mpi(protocol) else "-", label=protocol,
+                [one.ranks for one in points], [one.speedup for one in points], yerr=spread, capsize=2, label=protocol,
+                **chosen[protocol].line(),
             )  # fmt: skip
         for i, (name, value) in enumerate(zip(said["columns"], said["problems"][label]["speedups"], strict=True)):
             if value is not None:
@@ -236,7 +253,7 @@ def _html_rows(document: Mapping[str, Any], label: str, found: Sequence[Row]) ->
 def html(document: Document, title: str = "viakit speedup") -> str:
     """Return a self-contained page with summary, pictures, tables and environment of a result."""
     machine, found = document["environment"], list(rows(document))
-    drawn = base64.b64encode(picture(document, ".svg")).decode()
+    drawn = inline(picture(document, ".svg"), "speed-up over ranks for each problem")
     heads, lines = _table_3_rows(document)
     facts = [[key, str(value)] for key, value in machine.items() if key != "command" and value is not None]
     missing = [f"Not measured: {one['protocol']}: {one['reason']}" for one in document["skipped"]]
@@ -245,11 +262,10 @@ def html(document: Document, title: str = "viakit speedup") -> str:
         f"{_html_rows(document, label, found)}<p class='note'>{escape(_paper_words(label))}</p>"
         for label in _labels(document)
     )
-    return f"""{page_head(title, machine, words(document), missing)}
-<h2>Speed-up</h2>
-<p class="note">Against the serial program, medians over the rounds; bars reach from the least to the greatest ratio
-within a round. Black marks are the paper's speed-ups on 8 processors.</p>
-<img alt="speed-up over ranks for each problem" style="max-width:100%" src="data:image/svg+xml;base64,{drawn}">
+    picture_words = """<p class="note">Speed-up against the serial program, medians over the rounds;
+bars reach from the least to the greatest ratio within a round.
+Marks without a line are the paper's speed-ups on 8 processors.</p>"""
+    return f"""{page_head(title, machine, words(document), missing, f"{drawn}{picture_words}")}
 <h2>Table III</h2>
 {html_table("Speed-ups: here, and in the paper", heads, lines)}
 <h2>Numbers</h2>

@@ -32,6 +32,9 @@ PICTURES = CHECKOUT / "build" / "browser"
 START_S = 90
 STEP_MS = 200_000
 PANEL = ".viakit-lab"
+SCREENSHOTS = CHECKOUT / "build" / "screenshots"  # 1280x800 in light, dark and grey
+WINDOW = {"width": 1280, "height": 800}
+LESSONS = sorted((CHECKOUT / "notebooks").glob("[0-9]*.md"))
 
 
 def free_port() -> int:
@@ -72,14 +75,14 @@ def jupyter(tmp_path, monkeypatch):
         print((tmp_path / "server.log").read_text())
 
 
-@pytest.fixture
-def page(jupyter):
-    """A page of Chromium, with what it says on its console collected in `page.complaints`; closed before the server."""
+@contextlib.contextmanager
+def chromium():
+    """Yield a page of Chromium, with the messages of its console in `page.complaints`."""
     options = {"executable_path": needs.tool("chromium"), "headless": True}
     options["args"] = ["--no-sandbox", "--disable-dev-shm-usage"] if os.geteuid() == 0 else []
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(**options)
-        page = browser.new_page(viewport={"width": 1500, "height": 1100})
+        page = browser.new_page(viewport=WINDOW)
         page.set_default_timeout(STEP_MS)
         page.complaints = []
         page.on("console", lambda message: message.type == "error" and page.complaints.append(message.text))
@@ -89,6 +92,20 @@ def page(jupyter):
         finally:
             shoot(page, "0-last")
             browser.close()
+
+
+@pytest.fixture
+def page(jupyter):
+    """A page that is closed before the server."""
+    with chromium() as made:
+        yield made
+
+
+@pytest.fixture
+def lone_page():
+    """A page without a server."""
+    with chromium() as made:
+        yield made
 
 
 def points(page) -> int:
@@ -108,6 +125,22 @@ def shoot(page, name: str) -> None:
     page.screenshot(path=PICTURES / f"{name}.png")
 
 
+def in_three_themes(page, name: str) -> None:
+    """Leave screenshots in light, dark and grey."""
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    for theme in ("light", "dark"):
+        page.emulate_media(color_scheme=theme)
+        if page.locator("body[data-jp-theme-light]").count():
+            light = "true" if theme == "light" else "false"
+            page.locator(f"body[data-jp-theme-light='{light}']").wait_for(state="attached")
+        page.screenshot(path=SCREENSHOTS / f"{name}-{theme}.png")
+    page.emulate_media(color_scheme="light")
+    page.add_style_tag(content=".viakit-grey { filter: grayscale(1); }")
+    page.evaluate("document.documentElement.classList.add('viakit-grey')")
+    page.screenshot(path=SCREENSHOTS / f"{name}-grey.png")
+    page.evaluate("document.documentElement.classList.remove('viakit-grey')")
+
+
 def tracked_files() -> dict[Path, float]:
     """The times of the lessons' sources and of the installed package, which no lesson may change."""
     places = [CHECKOUT / "notebooks", copies.installed()]
@@ -122,7 +155,7 @@ def save_and_reload(page, folder: Path) -> None:
     page.reload()
     page.locator(".jp-Notebook").wait_for()
     page.locator(".jp-OutputArea-output", has_text=re.compile("two hosts|this host only")).first.wait_for()
-    picture = page.locator(".jp-OutputArea-output img").first
+    picture = page.locator(".jp-OutputArea-output svg[role='img']").first
     page.mouse.move(700, 500)
 
     def scrolled() -> bool:  # cells far outside the window are not in the page
@@ -180,9 +213,13 @@ def test_a_lesson_in_jupyterlab(page, jupyter):
     panel.get_by_role("button", name="Stop").click()
     panel.locator(".viakit-status", has_text="stopped").wait_for()
     panel.get_by_role("button", name="Start").click(trial=True)  # it can be started again
-    page.set_viewport_size({"width": 1280, "height": 800})
     shoot(page, "4-stopped")
-    page.set_viewport_size({"width": 1500, "height": 1100})
+    panel.evaluate("panel => panel.scrollIntoView({block: 'start'})")
+    figure = panel.locator(".js-plotly-plot").bounding_box()
+    assert figure["y"] >= 0, "the figure begins above the window"
+    assert figure["y"] + figure["height"] <= WINDOW["height"], "the figure is below the fold"
+    assert figure["x"] + figure["width"] <= WINDOW["width"]
+    in_three_themes(page, "panel")
 
     panel.locator(".widget-text", has_text="file").locator("input").fill("kept.json")
     panel.locator(".widget-text", has_text="file").locator("input").press("Tab")
@@ -196,3 +233,63 @@ def test_a_lesson_in_jupyterlab(page, jupyter):
     assert not page.complaints, page.complaints
     save_and_reload(page, folder)
     assert tracked_files() == before, "a lesson changed the sources or the installed package"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+def test_all_lessons_run_and_saved_leave_the_sources_clean(page, jupyter):
+    """Each lesson is opened, run and saved as a student would; only the student's copy has changed afterwards."""
+    address, folder = jupyter
+    before = tracked_files()
+    for lesson in LESSONS:
+        page.goto(address.replace("00-start-here.md", lesson.name))
+        page.locator(".jp-Notebook").wait_for()
+        page.locator(".jp-StatusBar-TextItem", has_text="| Idle").wait_for()
+        page.get_by_role("menuitem", name="Run", exact=True).click()
+        page.get_by_role("menuitem", name=re.compile("^Run All Cells")).click()
+        run_to_its_end(page)
+        page.locator("[data-command='docmanager:save']").first.click()
+        kept = folder / lesson.with_suffix(".ipynb").name
+        wait_for(page, lambda kept=kept: kept.exists() and '"output_type"' in kept.read_text(), f"outputs in {kept}")
+        in_three_themes(page, lesson.stem)
+        page.get_by_role("menuitem", name="Kernel", exact=True).click()
+        page.get_by_role("menuitem", name=re.compile("^Shut Down Kernel")).click()
+    assert tracked_files() == before, "a lesson changed the sources or the installed package"
+    assert {path.name for path in folder.glob("[0-9]*.ipynb")} == {path.with_suffix(".ipynb").name for path in LESSONS}
+
+
+def run_to_its_end(page) -> None:
+    """Wait until no cell waits for its turn, and the kernel is idle. A planted bug stops a run: continue behind it."""
+
+    def over() -> bool:
+        return page.locator(".jp-StatusBar-TextItem", has_text="| Idle").count() > 0 and page.evaluate(
+            "![...document.querySelectorAll('.jp-InputPrompt')].some(one => one.textContent.includes('*'))"
+        )
+
+    wait_for(page, over, "the end of the lesson")
+
+
+@pytest.mark.timeout(300)
+def test_a_report_opens_with_its_figure_and_follows_the_theme(lone_page, tmp_path):
+    page = lone_page
+    from synthetic import SyntheticPair, SyntheticTestbed
+
+    from viakit.measure import report, sweep
+
+    SyntheticPair.reset()
+    config = sweep.Config(["via-eth", "tcp", "udp"], [8, 64, 4096, 1 << 20], seconds=1, seed=3)
+    document = sweep.run(config, pair_class=SyntheticPair, testbed_class=SyntheticTestbed).document
+    (tmp_path / "report.html").write_text(report.html(document))
+    page.goto((tmp_path / "report.html").as_uri())
+    figure = page.locator(".js-plotly-plot")
+    figure.locator(".point").first.wait_for(state="attached")
+    box = figure.bounding_box()
+    assert box["y"] + box["height"] <= WINDOW["height"], "the figure is below the fold"
+    assert box["x"] + box["width"] <= WINDOW["width"]
+    in_three_themes(page, "report")
+    ink = "() => getComputedStyle(document.querySelector('.js-plotly-plot .x3tick text')).fill"
+    page.emulate_media(color_scheme="light")
+    light = page.evaluate(ink)
+    page.emulate_media(color_scheme="dark")
+    assert page.evaluate(ink) != light, "the figure's text does not follow the theme"
+    assert not page.complaints, page.complaints

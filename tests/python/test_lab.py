@@ -263,7 +263,7 @@ def test_in_a_notebook_curves_grow_while_a_cell_runs():
     )
     assert printed(begun) == "running\n"
     assert shown(begun, "application/vnd.jupyter.widget-view+json")
-    assert printed(watched) == "True True ['unix', 'unix', 'via-shm', 'via-shm'] 2\n"
+    assert printed(watched) == f"True True {['unix'] * 3 + ['via-shm'] * 3} 2\n"
     lines = printed(buttons).splitlines()
     assert lines[0] == "True True"
     assert lines[1].startswith("running")
@@ -276,7 +276,7 @@ def test_without_widgets_the_same_call_gives_a_picture_and_a_table():
     outputs, later = notebook(START + "\nrun", "run")
     for one in (outputs, later):
         (page,) = shown(one, "text/html")
-        assert "data:image/png;base64" in page
+        assert '<svg role="img"' in page
         assert "<table" in page
 
 

@@ -345,11 +345,11 @@ def test_a_folder_for_sockets_has_a_short_name(monkeypatch, tmp_path):
 def test_their_panels_start_follow_and_stop():
     barrier, app, faults = notebook(
         "from viakit import lab\nb = lab.barrier('default', ranks=[2], seconds=0.2); b.wait()._repr_html_()\n"
-        "print(b.state, [t.name for t in b.panel.figure.data], b.panel.save.disabled)\n"
+        "print(b.state, [t.name for t in b.panel.figure.data if t.name], b.panel.save.disabled)\n"
         "b.panel.ranks.value = 'two'; b.panel.start.click(); print(b.panel.progress.text.value)",
         "a = lab.app('ep', protocols=['via'], ranks=[1], rounds=1, start=False)\nprint(a.state)\n"
         "a.panel.application.value = 'sor-zero'\na.panel.start.click(); a.wait()\n"
-        "print(a.state, [t.name for t in a.panel.figure.data], 'base64' in a.panel.timelines.value)",
+        "print(a.state, [t.name for t in a.panel.figure.data if t.name], 'base64' in a.panel.timelines.value)",
         "import time\nf = lab.faults(start=False); f.panel.seconds.value = 600; f.panel.start.click()\n"
         "def losses(): return {s['loss'] for s in f.job.series()}\n"
         "end = time.monotonic() + 50\n"
@@ -357,7 +357,7 @@ def test_their_panels_start_follow_and_stop():
         "f.panel.loss.value = 10\n"
         "while 0.1 not in losses() and time.monotonic() < end: time.sleep(0.01)\n"
         "f.panel.stop.click(); f.job.wait()\n"
-        "print(f.state, sorted(losses()), sorted({t.name for t in f.panel.figure.data}))",
+        "print(f.state, sorted(losses()), sorted({t.name for t in f.panel.figure.data if t.name}))",
         mode="widgets",
     )
     assert not shown(barrier, "text/html"), "a table was shown by itself, and not only returned"

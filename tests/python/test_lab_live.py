@@ -22,12 +22,15 @@ def test_a_sweep_draws_while_it_measures_and_the_result_replaces_the_figure():
         "_live.LiveFigure = lambda command: drawn.append(make(command)) or drawn[-1]"
     )
     made = notebook(spy, f"r = {SWEEP}", count, f"r = {SWEEP}\nr", mode="widgets")
-    assert len(shown(made[1], "image/png")) == 1, "one figure, replaced in place"
+    assert len(shown(made[1], "text/html")) == 1, "one figure, replaced in place"
+    assert "<svg" in shown(made[1], "text/html")[0]
+    assert "currentColor" in shown(made[1], "text/html")[0], "it does not follow the theme"
     n = int("".join(one["text"] for one in made[2]).split()[0])
     assert n >= 2, "it was drawn once, and not while it measured"
     assert "ShownResult 2" in made[2][0]["text"]
-    assert not shown(made[3], "image/png"), "the figure is there twice"
-    assert "<img" in shown(made[3], "text/html")[-1]
+    pages = shown(made[3], "text/html")
+    assert [page.count("<svg") for page in pages if "<svg" in page] == [1], "the figure is there twice"
+    assert "<table" in pages[-1]
 
 
 def test_the_command_waits_for_its_reader_and_does_not_hang_without_one():

@@ -11,6 +11,7 @@ from viakit.cli import cli
 from viakit.launch.options import Options
 from viakit.launch.policy import of_channel, split
 from viakit.measure import barrier, collectives, comparison, endpoints, plan, plot, report, result, sweep, table
+from viakit.measure.look import look
 
 NAMES = ["tcp", "msg-tcp:mpich-p4", "msg-tcp:lam-c2c", "msg-via:mvich-rput", "msg-tcp:tcp,eager_limit=1K"]
 
@@ -52,7 +53,8 @@ def test_a_wrong_field_is_reported():
 def test_policies_differ_in_colour_and_title():
     names = [f"msg-{_core.policy_channel(name)}:{name}" for name in _core.policies()]
     found = [endpoints.lookup(name) for name in names]
-    assert len({one.colour for one in found}) == len(names)
+    looks_of = [look(one.name) for one in found]
+    assert len({(one.colour, one.dash) for one in looks_of}) == len(names)
     assert endpoints.known("msg-tcp:pigeons") is None
     assert endpoints.lookup("msg-tcp:mpich-p4").title == "messages over TCP as mpich-p4"
     assert endpoints.lookup("msg-tcp:mpich-p4").base == "msg-tcp"
@@ -75,7 +77,7 @@ def test_one_sweep_has_several_policies(tmp_path):
     assert list(policies.values())[1:] == ["mpich-p4", "lam-c2c", "mvich-rput", "tcp"]
     drawn = plot.curves([document])
     assert [one["label"] for one in drawn] == NAMES
-    assert len({one["colour"] for one in drawn}) == len(NAMES)
+    assert len({(one["look"].colour, one["look"].dash) for one in drawn}) == len(NAMES)
     shown = click.testing.CliRunner()
     result.save(document, tmp_path / "a.json")
     said = shown.invoke(cli, ["show", str(tmp_path / "a.json")], prog_name="viakit")

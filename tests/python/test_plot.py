@@ -43,13 +43,13 @@ def test_html_needs_no_network(document):
 def test_curves_are_the_points(document):
     drawn = plot.curves([document])
     assert [one["label"] for one in drawn] == ["via-eth, two hosts", "tcp, two hosts", "via-shm, one host"]
-    assert len({one["colour"] for one in drawn}) == 3
+    assert len({(one["look"].colour, one["look"].marker) for one in drawn}) == 3
     first = document["series"][0]["points"]
     assert drawn[0]["nbytes"] == [point["nbytes"] for point in first]
-    assert drawn[0]["mbit_s"][0] == pytest.approx(first[0]["nbytes"] * 8e-6 / first[0]["one_way_s"]["median"])
+    assert drawn[0]["Bps"][0] == pytest.approx(first[0]["nbytes"] / first[0]["one_way_s"]["median"])
     for one in drawn:
         assert all(a <= b <= c for a, b, c in zip(one["low_s"], one["time_s"], one["high_s"], strict=True))
-        assert all(a <= b <= c for a, b, c in zip(one["low_mbit_s"], one["mbit_s"], one["high_mbit_s"], strict=True))
+        assert all(a <= b <= c for a, b, c in zip(one["low_Bps"], one["Bps"], one["high_Bps"], strict=True))
 
 
 def test_a_picture_says_what_it_shows_and_where(document):
@@ -74,7 +74,7 @@ def test_times_that_are_alike_are_written_below_each_other(document):
 
     drawing = plot.figure([document, document, document], names=["a", "b", "c"], graphs=("throughput", "signature"))
     FigureCanvasAgg(drawing).draw()
-    boxes = [text.get_window_extent() for text in drawing.axes[1].texts]
+    boxes = [text.get_window_extent() for text in drawing.axes[1].texts if text.get_text().endswith("µs")]
     assert len(boxes) == 9
     for i, box in enumerate(boxes):
         assert not any(box.overlaps(other) for other in boxes[:i])
@@ -84,9 +84,52 @@ def test_times_that_are_alike_are_written_below_each_other(document):
 def test_axes_say_what_they_are(document):
     canvas = plot.figure([document], graphs=("throughput", "signature", "time"))
     labels = [(ax.get_xlabel(), ax.get_ylabel()) for ax in canvas.axes]
-    assert labels[0] == ("message size", "throughput, Mbit/s")
+    assert labels[0] == ("message size", "throughput")
+    canvas.canvas.draw()
+    ticks = [one.get_text() for one in canvas.axes[0].get_yticklabels()]
+    assert any(re.fullmatch(r"\d+ [kMG]B/s", one) for one in ticks), ticks
     assert labels[1][0] == "one-way time, half the round trip, µs"
     assert labels[2][1] == "one-way time, half the round trip, µs"
+
+
+def test_names_stand_at_the_ends_of_lines_apart_from_each_other(document):
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    drawing = plot.figure([document, document], names=["a", "b"])
+    FigureCanvasAgg(drawing).draw()
+    last = drawing.axes[-1]
+    names = [text for text in last.texts if text.get_text().endswith(("[a]", "[b]"))]
+    assert [one.get_text() for one in names] == [one["label"] for one in plot.curves([document, document], ["a", "b"])]
+    boxes = [one.get_window_extent() for one in names]
+    for i, box in enumerate(boxes):
+        assert box.x0 >= last.get_window_extent().x1, "it covers the curves"
+        assert box.x1 <= drawing.bbox.x1, "it is cut off"
+        assert not any(box.overlaps(other) for other in boxes[:i])
+    assert drawing.legends == []
+
+
+def test_a_ratio_or_the_tail_stands_beside_the_signature(document):
+    assert plot.usual_graphs([document]) == ("throughput", "signature", "ratio")
+    ratios = plot.curves([document], intervals=True)[1]
+    via, tcp = (one["points"][0]["one_way_s"]["median"] for one in document["series"][:2])
+    assert ratios["ratio"][0] == pytest.approx(tcp / via)
+    assert ratios["low_ratio"][0] <= ratios["ratio"][0] <= ratios["high_ratio"][0]
+    document["series"] = document["series"][:1]
+    assert plot.usual_graphs([document]) == ("throughput", "signature", "p99")
+    drawing = plot.figure([document])
+    tail = [point["one_way_s"]["p99"] * 1e6 for point in document["series"][0]["points"]]
+    assert list(drawing.axes[2].get_lines()[0].get_ydata()) == pytest.approx(tail)
+
+
+def test_pictures_in_pages_take_the_colours_of_the_page(document):
+    text = plot.inline(plot.picture([document], ".svg"), "a <sweep>")
+    assert text.startswith('<svg role="img" aria-label="a &lt;sweep&gt;"')
+    assert "currentColor" in text
+    assert not re.search("#000000|#ffffff", text)
+    page = report.html(document)
+    assert page.index("Plotly.newPlot") < page.index("<h2>Summary</h2>"), "a report opens with its figure"
+    assert "color-scheme: light dark" in page
+    assert "color-scheme: light dark" in plot.html([document])
 
 
 def test_sizes_of_zero_can_be_drawn():

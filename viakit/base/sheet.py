@@ -27,8 +27,9 @@ def sheet(*heads: str, title: str | None = None, caption: str | None = None, who
     from rich.table import Table  # start-up time
 
     made = Table(
-        title=title, title_justify="left", caption=caption, caption_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
-    )
+        title=title, title_justify="left", caption=caption, caption_justify="left", box=box.SIMPLE_HEAD, pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )  # fmt: skip
     for head in heads:
         name = head.removeprefix(">")
         made.add_column(name, justify="right" if head != name else "left", no_wrap=name in whole)

@@ -24,9 +24,9 @@ SLOWER, NO_VERDICT = 3, 4  # exit statuses of `viakit compare`
 @click.option(
     "--graph",
     "graphs",
-    type=click.Choice(["throughput", "signature", "time"]),
+    type=click.Choice(plotting.GRAPHS),
     multiple=True,
-    help="Graph to draw; repeatable.  [default: throughput and signature]",
+    help="Graph to draw; repeatable.  [default: throughput, signature, and ratio or p99]",
 )
 @click.option("--linear", is_flag=True, help="Draw throughput on a linear axis.")
 @click.option("--title", help="Title above the graphs.")
@@ -52,9 +52,7 @@ def plot(
     if Path(out).is_file() and not force:
         raise Failure(f"{out} exists; name another file with -o, or overwrite it with --force", 2)
     if kind == kinds.TRANSFERS:
-        plotting.save(
-            documents, out, names=names, graphs=graphs or ("throughput", "signature"), log_y=not linear, title=title
-        )
+        plotting.save(documents, out, names=names, graphs=graphs or None, log_y=not linear, title=title)
     else:
         save_picture(documents, out, title, names=names, times="time" in graphs)
     click.echo(f"wrote {out}")

@@ -13,6 +13,7 @@ from viakit.apps.kernels import CHOICES
 from viakit.base.words import counted
 from viakit.lab._curves import Curve, CurvesPanel, Field
 from viakit.lab._panel import SMALL, choice, grid, numbers, text
+from viakit.measure.look import look as look_of
 
 if TYPE_CHECKING:
     from viakit.lab._apps import App
@@ -93,7 +94,10 @@ class AppPanel(CurvesPanel):
         for row in rows:
             label = f"{row.label}, {row.protocol}" if several else row.protocol
             words = f"{label}, {counted(row.ranks, 'rank')}: {row.speedup:.2f} ({row.low:.2f} to {row.high:.2f})"
-            curves.setdefault((label, 0), Curve(label, 0)).add(row.ranks, row.speedup, words)
+            look = look_of(row.protocol)
+            curves.setdefault((label, 0), Curve(label, 0, look=look)).add(
+                row.ranks, row.speedup, words, (row.low, row.high)
+            )
             part = 100 * row.communication
-            curves.setdefault((label, 1), Curve(label, 1)).add(row.ranks, part, f"{label}: {part:.1f} %")
+            curves.setdefault((label, 1), Curve(label, 1, look=look)).add(row.ranks, part, f"{label}: {part:.1f} %")
         return list(curves.values())

@@ -57,8 +57,9 @@ class BarrierPanel(CurvesPanel):
     def _curves(self, series: list[dict[str, Any]]) -> list[Curve]:
         curves: dict[str, Curve] = {}
         for one in sorted(series, key=lambda one: one["ranks"]):
-            label = one["protocol"] if one["protocol"].startswith("mpi") else one["algorithm"]
-            curve = curves.setdefault(label, Curve(label, dash="dash" if label.startswith("mpi") else "solid"))
-            median = one["points"][0]["time_s"]["median"]
-            curve.add(one["ranks"], median * 1e6, f"{label}, {counted(one['ranks'], 'rank')}: {format_time(median)}")
+            label = barrier.drawn_as(one["protocol"], one["algorithm"])
+            times = one["points"][0]["time_s"]
+            words = f"{label}, {counted(one['ranks'], 'rank')}: {format_time(times['median'])}"
+            curve, band = curves.setdefault(label, Curve(label)), (times["p5"] * 1e6, times["p90"] * 1e6)
+            curve.add(one["ranks"], times["median"] * 1e6, words, band)
         return list(curves.values())

@@ -11,8 +11,9 @@ from plotly.subplots import make_subplots
 
 from viakit import _core
 from viakit.lab._compare import Counters
+from viakit.lab._curves import show_ends
 from viakit.lab._panel import SMALL, Panel, choice, grid, text
-from viakit.measure import endpoints, plot, table
+from viakit.measure import endpoints, interactive, plot, table
 from viakit.measure.ladder import format_size
 from viakit.measure.result import ResultError, conditions
 
@@ -25,6 +26,8 @@ __all__ = ["ComparePanel"]
 # A menu treats the value None as "not selected" and shows nothing for it. Therefore no option has the value None.
 _NO_SIZE = ("choose a size", -1)
 _USUAL_LEVEL = ("each its usual", "usual")
+_GRAPHS = ("throughput", "signature", "ratio")
+_HEIGHT = 400
 
 
 class ComparePanel(Panel):
@@ -33,7 +36,7 @@ class ComparePanel(Panel):
     file = "compare.json"
 
     def __init__(self, experiment: Compare) -> None:
-        self._traces: dict[str, tuple[int, int]] = {}
+        self._traces: dict[str, tuple[int, ...]] = {}
         self._earlier: list[dict[str, Any]] = list(experiment.against)
         self._names = [f"earlier {i + 1}" for i in range(len(self._earlier))]
         super().__init__(experiment)
@@ -149,21 +152,23 @@ class ComparePanel(Panel):
             for one in drawn:
                 if one["label"] not in self._traces:
                     self._traces[one["label"]] = self._add(one)
-                micro = [time * 1e6 for time in one["time_s"]]
-                for place, x in zip(self._traces[one["label"]], (one["nbytes"], micro), strict=True):
+                each = [plot.lines_of(one, graph)[:2] for graph in _GRAPHS]
+                for place, (x, y) in zip(self._traces[one["label"]], each, strict=True):
                     trace = self.figure.data[place]
-                    if list(trace.x or ()) != list(x) or list(trace.y or ()) != one["mbit_s"]:
-                        trace.x, trace.y, trace.text = x, one["mbit_s"], _hover(one)
+                    if list(trace.x or ()) != list(x) or list(trace.y or ()) != y:
+                        trace.x, trace.y, trace.text = x, y, _hover(one)
                     trace.visible = True
+            tail = [(one["label"], one["look"], one["ratio"][-1], min(one["ratio"])) for one in drawn]
+            show_ends(self.figure, tail, column=len(_GRAPHS), log_y=True, height=_HEIGHT)
             labels = {one["label"] for one in drawn}
             for label, places in self._traces.items():
                 for place in places if label not in labels else ():
                     self.figure.data[place].visible = False
 
-    def _add(self, one: Mapping[str, Any]) -> tuple[int, int]:
-        """Add the two traces of a curve, without points, and return their numbers."""
+    def _add(self, one: Mapping[str, Any]) -> tuple[int, ...]:
+        """Add the traces of a curve, without points, and return their numbers."""
         n = len(self.figure.data)
-        for column in (1, 2):
+        for column in range(1, len(_GRAPHS) + 1):
             self.figure.add_trace(
                 go.Scatter(
                     x=[],
@@ -172,14 +177,13 @@ class ComparePanel(Panel):
                     legendgroup=one["label"],
                     showlegend=column == 1,
                     mode="lines+markers",
-                    marker={"size": 5, "color": one["colour"]},
-                    line={"color": one["colour"], "dash": plot.PLOTLY_DASHES[one["dash"]], "width": 2},
+                    **one["look"].trace(),
                     hovertemplate="%{text}<extra></extra>",
                 ),
                 row=1,
                 col=column,
             )
-        return n, n + 1
+        return tuple(range(n, n + len(_GRAPHS)))
 
     def _show_counters(self) -> None:
         nbytes = self.size.value
@@ -190,24 +194,19 @@ class ComparePanel(Panel):
 
 
 def _figure() -> go.FigureWidget:
-    """Return the empty figure: throughput graph, signature graph."""
-    canvas = go.FigureWidget(make_subplots(rows=1, cols=2, subplot_titles=["Throughput graph", "Signature graph"]))
-    canvas.update_xaxes(type="log", title_text="message size, bytes", exponentformat="SI", row=1, col=1)
-    canvas.update_xaxes(type="log", title_text="time of a message, one way, µs", exponentformat="SI", row=1, col=2)
-    canvas.update_yaxes(type="log", exponentformat="SI")
-    canvas.update_yaxes(title_text="throughput, Mbit/s", row=1, col=1)
-    canvas.update_layout(
-        template="plotly_white",
-        autosize=True,
-        height=460,
-        margin={"t": 60, "b": 60},
-        legend={"orientation": "h", "y": -0.2},
+    """Return the empty figure: throughput graph, signature graph, ratios to the first protocol."""
+    titles = [plot.HEADINGS[graph] for graph in _GRAPHS]
+    canvas = go.FigureWidget(make_subplots(rows=1, cols=len(_GRAPHS), subplot_titles=titles, horizontal_spacing=0.09))
+    interactive.layout(
+        canvas, _HEIGHT, autosize=True, margin={"t": 60, "b": 60, "r": 140}, legend={"orientation": "h", "y": -0.2}
     )
+    for column, graph in enumerate(_GRAPHS, start=1):
+        interactive.axes(canvas, graph, column, plot.axis_words(graph, "one-way time", "the first"), log_y=True)
     return canvas
 
 
 def _hover(one: Mapping[str, Any]) -> list[str]:
     return [
-        f"{one['label']}<br>{format_size(n)}: {table.format_time(t)} one way<br>{m:.1f} Mbit/s"
-        for n, t, m in zip(one["nbytes"], one["time_s"], one["mbit_s"], strict=True)
+        f"{one['label']}<br>{format_size(n)}: {table.format_time(t)} one way<br>{table.format_bandwidth(rate)}"
+        for n, t, rate in zip(one["nbytes"], one["time_s"], one["Bps"], strict=True)
     ]

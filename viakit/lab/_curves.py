@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,43 +10,60 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from viakit.lab._panel import Panel
-from viakit.measure.plot import COLOURS, SPARE
+from viakit.measure import interactive
+from viakit.measure.look import Look, looks
 
-__all__ = ["Curve", "CurvesPanel", "Field"]
+__all__ = ["Curve", "CurvesPanel", "Field", "show_ends"]
 
-# The first colours differ most.
-_PALETTE = tuple(
-    dict.fromkeys([*(COLOURS[name] for name in ("via-eth", "tcp", "udp", "zmq")), *COLOURS.values(), *SPARE])
-)
+HEIGHT = 380
 
 
 @dataclass(frozen=True)
 class Field:
-    """One field of a picture: its title, the words on its axes, and whether these are logarithmic."""
+    """One field of a picture: its title, the words on its axes, the unit of y, and whether axes are logarithmic."""
 
     title: str
     x: str
     y: str
     log_x: bool = False
     log_y: bool = False
+    unit: str = ""
 
 
 @dataclass
 class Curve:
-    """A line of points in the field with number *column*, from 0; *text* is what the pointer shows at each."""
+    """A line of points in the field with number *column*, from 0; *text* is what the pointer shows at each.
+
+    *look* selects colour and marker; None: those of the name *label*. *low* and *high* are the limits of the band.
+    """
 
     label: str
     column: int = 0
     x: list[float] = field(default_factory=list)
     y: list[float] = field(default_factory=list)
     text: list[str] = field(default_factory=list)
-    dash: str = "solid"
+    look: Look | None = None
+    low: list[float] = field(default_factory=list)
+    high: list[float] = field(default_factory=list)
 
-    def add(self, x: float, y: float, text: str) -> None:
-        """Append a point."""
+    def add(self, x: float, y: float, text: str, band: tuple[float, float] | None = None) -> None:
+        """Append a point, with the limits of its band."""
         self.x.append(x)
         self.y.append(y)
         self.text.append(text)
+        if band is not None:
+            self.low.append(band[0])
+            self.high.append(band[1])
+
+
+def show_ends(
+    picture: Any, ends: Sequence[tuple[str, Look, float, float]], *, column: int, log_y: bool, height: int
+) -> None:
+    """Replace the names at the ends of the curves of a field."""
+    kept = [one for one in picture.layout.annotations if one.name != "end"]
+    picture.layout.annotations = [
+        *kept, *interactive.end_labels(ends, column=column, log_y=log_y, height=height - 130)
+    ]  # fmt: skip
 
 
 class CurvesPanel(Panel):
@@ -62,44 +80,66 @@ class CurvesPanel(Panel):
         return self.picture
 
     def _picture(self) -> Any:
-        self._places: dict[tuple[str, int], int] = {}
-        self._colours: dict[str, str] = {}
+        self._places: dict[tuple[str, int], tuple[int, int]] = {}
         canvas = go.FigureWidget(
             make_subplots(rows=1, cols=len(self.fields), subplot_titles=[one.title for one in self.fields])
+        )
+        interactive.layout(
+            canvas, HEIGHT, autosize=True, margin={"t": 40, "b": 60, "r": 140}, legend={"orientation": "h", "y": -0.2}
         )
         for column, one in enumerate(self.fields, start=1):
             kinds = {True: "log", False: "linear"}
             canvas.update_xaxes(type=kinds[one.log_x], title_text=one.x, row=1, col=column)
             canvas.update_yaxes(type=kinds[one.log_y], title_text=one.y, row=1, col=column)
-        canvas.update_layout(
-            template="plotly_white",
-            autosize=True,
-            height=420,
-            margin={"t": 40, "b": 60},
-            legend={"orientation": "h", "y": -0.2},
-        )
+            canvas.update_yaxes(ticksuffix=one.unit, exponentformat="SI", row=1, col=column)
         return canvas
 
     def _draw(self, series: list[dict[str, Any]]) -> None:
         curves = self._curves(series)
+        chosen = looks([*{label: 0 for label, _ in self._places}, *(one.label for one in curves)])
         with self.picture.batch_update():
             for one in curves:
                 key = (one.label, one.column)
+                look = one.look or chosen[one.label]
                 if key not in self._places:
-                    self._places[key] = self._add(one)
-                trace = self.picture.data[self._places[key]]
-                if list(trace.x or ()) != one.x or list(trace.y or ()) != one.y:
-                    trace.x, trace.y, trace.text = one.x, one.y, one.text
-                trace.visible = True
+                    self._places[key] = self._add(one, look)
+                band, line = (self.picture.data[place] for place in self._places[key])
+                if list(line.x or ()) != one.x or list(line.y or ()) != one.y:
+                    line.x, line.y, line.text = one.x, one.y, one.text
+                    if one.low:
+                        band.x, band.y = [*one.x, *one.x[::-1]], [*one.high, *one.low[::-1]]
+                line.visible = band.visible = True
             drawn = {(one.label, one.column) for one in curves}
-            for key, place in self._places.items():
-                if key not in drawn:
+            for key, places in self._places.items():
+                for place in places if key not in drawn else ():
                     self.picture.data[place].visible = False
+            last = len(self.fields) - 1
+            ends = [
+                (one.label, one.look or chosen[one.label], one.y[-1], min(one.y))
+                for one in curves
+                if one.column == last and one.y
+            ]
+            show_ends(self.picture, ends, column=last + 1, log_y=self.fields[last].log_y, height=HEIGHT)
 
-    def _add(self, one: Curve) -> int:
-        """Add the trace of a curve, without points; returns its number."""
-        colour = self._colours.setdefault(one.label, _PALETTE[len(self._colours) % len(_PALETTE)])
+    def _add(self, one: Curve, look: Look) -> tuple[int, int]:
+        """Add the traces of a curve's band and line, without points; returns their numbers."""
         known = [label for label, _ in self._places]
+        place = {"row": 1, "col": one.column + 1}
+        self.picture.add_trace(
+            go.Scatter(
+                x=[],
+                y=[],
+                fill="toself",
+                fillcolor=look.colour,
+                opacity=0.15,
+                line={"width": 0},
+                mode="lines",
+                hoverinfo="skip",
+                legendgroup=one.label,
+                showlegend=False,
+            ),
+            **place,
+        )
         self.picture.add_trace(
             go.Scatter(
                 x=[],
@@ -108,11 +148,9 @@ class CurvesPanel(Panel):
                 legendgroup=one.label,
                 showlegend=one.label not in known,
                 mode="lines+markers",
-                marker={"size": 5, "color": colour},
-                line={"color": colour, "dash": one.dash, "width": 2},
+                **look.trace(),
                 hovertemplate="%{text}<extra></extra>",
             ),
-            row=1,
-            col=one.column + 1,
+            **place,
         )
-        return len(self.picture.data) - 1
+        return len(self.picture.data) - 2, len(self.picture.data) - 1

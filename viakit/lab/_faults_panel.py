@@ -9,6 +9,8 @@ import ipywidgets as widgets
 from viakit.lab._curves import Curve, CurvesPanel, Field
 from viakit.lab._panel import SMALL, choice, grid
 from viakit.measure.ladder import parse_size
+from viakit.measure.look import INK, Look
+from viakit.measure.table import format_bandwidth
 
 __all__ = ["FaultsPanel"]
 
@@ -18,9 +20,9 @@ class FaultsPanel(CurvesPanel):
 
     file = "faults.json"
     fields = (
-        Field("Goodput", "seconds", "Mbit/s"),
+        Field("Goodput", "seconds", "", unit="B/s"),
         Field("Retransmission", "seconds", "per message: retransmitted (solid), acknowledgements (dotted)"),
-        Field("Goodput over loss", "frames lost, %", "Mbit/s"),
+        Field("Goodput over loss", "frames lost, %", "", unit="B/s"),
     )
 
     def _controls(self) -> Any:
@@ -59,8 +61,8 @@ class FaultsPanel(CurvesPanel):
             mine = [one for one in series if one["retransmission"] == way]
             for one in sorted(mine, key=lambda one: one["loss"]):
                 point = one["points"][0]
-                rate = point["bandwidth_Bps"] * 8e-6
-                over.add(100 * one["loss"], rate, f"{label}, {one['loss']:.1%} lost: {rate:.0f} Mbit/s")
+                rate = point["bandwidth_Bps"]
+                over.add(100 * one["loss"], rate, f"{label}, {one['loss']:.1%} lost: {format_bandwidth(rate)}")
                 each = point["per_message"]
                 # Losses that follow each other form one curve. Losses measured in turns have one curve each.
                 name = label if self.experiment.settings["follow"] else f"{label}, {one['loss']:.1%} lost"
@@ -71,10 +73,10 @@ class FaultsPanel(CurvesPanel):
                     )
                 )  # fmt: skip
             for name, those in bursts.items():
-                goodput, again, acks = Curve(name), Curve(name, 1), Curve(f"{name}, acks", 1, dash="dot")
+                goodput, again, acks = Curve(name), Curve(name, 1), Curve(f"{name}, acks", 1, look=_ACKS)
                 for since, took, repeated, acknowledged, part in sorted(those)[-_SHOWN:]:
                     rate = loss_rate(self.experiment.settings["nbytes"], took)
-                    goodput.add(since, rate, f"{label}, {part:.1%} lost: {rate:.0f} Mbit/s")
+                    goodput.add(since, rate, f"{label}, {part:.1%} lost: {format_bandwidth(rate)}")
                     again.add(since, repeated, f"{label}, {part:.1%} lost: {repeated:.2f} retransmitted frames")
                     acks.add(since, acknowledged, f"{label}, {part:.1%} lost: {acknowledged:.2f} acknowledgements")
                 curves += [goodput, again, acks]
@@ -82,9 +84,10 @@ class FaultsPanel(CurvesPanel):
         return curves
 
 
+_ACKS = Look(INK, "v", (1.0, 1.5))
 _SHOWN = 400  # largest number of displayed bursts; more would slow the browser down
 
 
 def loss_rate(nbytes: int, took_s: float) -> float:
-    """Return the rate in Mbit/s of a message of *nbytes* that took *took_s*."""
-    return nbytes * 8e-6 / max(took_s, 1e-12)
+    """Return the rate in bytes per second of a message of *nbytes* that took *took_s*."""
+    return nbytes / max(took_s, 1e-12)

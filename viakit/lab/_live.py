@@ -63,15 +63,16 @@ class LiveFigure:
         """Draw the points so far, and replace the figure."""
         series = [{**one, "points": [one["points"][n] for n in sorted(one["points"])]} for one in self._series.values()]
         try:
-            picture = plot.picture([{**self._document, "series": series}], ".png")
+            drawn = plot.picture([{**self._document, "series": series}], ".svg", intervals=False)
         except ResultError:
             return  # there is no point yet
-        from IPython.display import Image, display  # optional package
+        from IPython.display import HTML, display  # optional package
 
+        picture = HTML(plot.inline(drawn, "sweep so far"))
         if self._handle is None:
-            self._handle = display(Image(picture), display_id=True)
+            self._handle = display(picture, display_id=True)
         else:
-            self._handle.update(Image(picture))
+            self._handle.update(picture)
         self.n_drawn += 1
 
     def remove(self) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import ipywidgets as widgets
 
+from viakit.measure import interactive
 from viakit.measure.result import ResultError
 
 if TYPE_CHECKING:
@@ -107,7 +108,9 @@ class Panel:
         wrapped = widgets.Layout(flex_flow="row wrap")
         self.top = widgets.HBox([self.start, self.stop, self.progress.widget], layout=wrapped)
         self.bottom = widgets.HBox([self.name, self.save], layout=wrapped)
-        self.widget = widgets.VBox([self.controls, self.top, self.picture, self.bottom])
+        theme = widgets.HTML(interactive.CSS, layout=widgets.Layout(height="0", margin="0"))
+        # The picture is above the controls, so that it is in view while the measurement runs.
+        self.widget = widgets.VBox([self.top, self.picture, self.controls, self.bottom, theme])
         self.widget.add_class("viakit-lab")
 
     # ------------------------------------------------------------------------------------ to be implemented

@@ -6,7 +6,6 @@ Result, and ``json.dump`` writes it unchanged.
 
 from __future__ import annotations
 
-import base64
 import io
 import os
 from collections.abc import Mapping, Sequence
@@ -207,13 +206,14 @@ class Result(dict[str, Any]):
 
     def _repr_html_(self) -> str:
         """Return picture and tables for a notebook."""
+        from viakit.measure import plot  # start-up time
+
         if not any(one["points"] for one in self["series"]):
             return "<p>This result has no points.</p>"
         shown = ""
         for part in map(Result, kinds.split(self).values()):
             try:
-                picture = base64.b64encode(part.picture()).decode()
-                shown += f'<img alt="{part.kind}" style="max-width:100%" src="data:image/png;base64,{picture}">'
+                shown += plot.inline(part.picture(".svg"), part.kind)
             except result.ResultError:
                 pass  # for instance a speed-up without its serial run
             shown += part._tables()

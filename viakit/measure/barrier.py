@@ -12,14 +12,16 @@ Operations on VIA-Based Clusters", under the paper's names; :func:`algorithms` l
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from viakit.base.sheet import sheet
 from viakit.base.words import counted
 from viakit.launch import mpi_library as mpi
-from viakit.measure import crews, stats
+from viakit.measure import crews, plot, stats
 from viakit.measure.crew import TURN, Crew
 from viakit.measure.crews import BINDINGS, MPIS, PROTOCOLS, Entry, Placement, draw_curve, show_missing
+from viakit.measure.look import looks
 from viakit.measure.result import Document, ResultError
 from viakit.measure.table import format_ratio, format_time
 from viakit.measure.turns import Turns
@@ -34,6 +36,7 @@ __all__ = [
     "algorithms",
     "best_mpi",
     "check",
+    "drawn_as",
     "figure",
     "find",
     "is_collective",
@@ -217,12 +220,17 @@ def ratio(top: Mapping[str, Any], bottom: Mapping[str, Any]) -> stats.Ratio:
 
 def show(document: Mapping[str, Any], console: Console) -> None:
     """Print a result as a table with one row for each number of ranks and algorithm."""
-    heads = (">ranks", ">hosts", "by", "algorithm", ">median", ">p5", ">p90", ">p99")
-    table = sheet(*heads, ">against message", ">against MPI", title="[bold]Barrier[/bold]")
+    measured = [one for one in document["series"] if one.get("operation") == "barrier" and one["points"]]
+    hosts = sorted({one["hosts"] for one in measured})
+    several, named = len(hosts) > 1, len(_ours(one["protocol"] for one in measured)) > 1
+    places = f", {hosts[0]} hosts" if hosts[-1:] > [1] and not several else ""
+    heads = [">ranks", *([">hosts"] if several else []), *(["by"] if named else []), "algorithm"]
+    table = sheet(
+        *heads, ">median", ">p90", ">p99", ">/message", ">/MPI", title=f"[bold]Barrier[/bold]{places}",
+        caption="/message, /MPI: time over that of the algorithm message, and of the best MPI",
+    )  # fmt: skip
     last = None
-    for one in document["series"]:
-        if one.get("operation") != "barrier" or not one["points"]:
-            continue
+    for one in measured:
         point, n = one["points"][0], one["ranks"]
         message, mpi = find(document, "message", n, one["protocol"]), best_mpi(document, n)
         message = message or find(document, "message", n)  # for MPI, and for a turn of the scheduler
@@ -230,16 +238,30 @@ def show(document: Mapping[str, Any], console: Console) -> None:
             format_ratio(ratio(point, peer).value) if peer is not None and peer is not point else ""
             for peer in (message, mpi[1] if mpi else None)
         ]
-        name = one["algorithm"]
+        name = drawn_as(one["protocol"], one["algorithm"])
         if "stands_for" in one["info"]:
             name += f" ({one['info']['stands_for']})"
-        times = [format_time(point["time_s"][key]) for key in ("median", "p5", "p90", "p99")]
+        times = [format_time(point["time_s"][key]) for key in ("median", "p90", "p99")]
         if last not in (None, n):
             table.add_section()
         last = n
-        table.add_row(str(n), str(one["hosts"]), one["protocol"], name, *times, *against)
+        where = ([str(one["hosts"])] if several else []) + ([one["protocol"]] if named else [])
+        table.add_row(str(n), *where, name, *times, *against)
     console.print(table)
     show_missing(document, console)
+
+
+def drawn_as(protocol: str, algorithm: str, *, named: bool = False) -> str:
+    """Return the name of a curve: an MPI library, or an algorithm of viakit, *named* with its protocol."""
+    if mpi.is_mpi(protocol):
+        return protocol
+    name = "scheduler" if algorithm == TURN else algorithm
+    return f"{name} ({protocol})" if named and algorithm != TURN else name
+
+
+def _ours(protocols: Iterable[str]) -> set[str]:
+    """Return those protocols that are neither MPI nor a turn of the scheduler."""
+    return {name for name in protocols if name != "scheduler" and not mpi.is_mpi(name)}
 
 
 def figure(documents: Iterable[Document], *, title: str | None = None) -> Figure:
@@ -267,7 +289,9 @@ def figure(documents: Iterable[Document], *, title: str | None = None) -> Figure
     drawing = Figure(figsize=(8, 5), layout="constrained")
     axes = drawing.subplots()
     several = len({key[2] for key in curves}) > 1
-    protocols = {key[0] for key in curves if key[0] != "scheduler" and not mpi.is_mpi(key[0])}
+    protocols = _ours(key[0] for key in curves)
+    names = [drawn_as(*key[:2], named=len(protocols) > 1) for key in curves]
+    chosen, skews = looks(names), sorted({key[3] for key in curves})
     for (protocol, algorithm, link, skew_s), points in curves.items():
         points.sort(key=lambda one: one[0])
         n = [one[0] for one in points]
@@ -276,7 +300,8 @@ def figure(documents: Iterable[Document], *, title: str | None = None) -> Figure
         label = "a turn of the scheduler" if algorithm == TURN else label
         if skew_s:
             label += f", skew {skew_s * 1e6:g} µs"
-        draw_curve(axes, n, [one[1] for one in points], label, protocol)
+        look = replace(chosen[drawn_as(protocol, algorithm, named=len(protocols) > 1)], hollow=skews.index(skew_s) % 2 == 1)
+        draw_curve(axes, n, [one[1] for one in points], label, look)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     ticks = sorted({n for points in curves.values() for n, _ in points})
@@ -285,6 +310,6 @@ def figure(documents: Iterable[Document], *, title: str | None = None) -> Figure
     axes.set_xlabel("ranks")
     axes.set_ylabel("time of a barrier, µs")
     axes.grid(True, which="both", alpha=0.25)
-    axes.legend(fontsize="small")
+    plot.names_at_lines(axes)
     axes.set_title(title or ("Barrier, ranks on several hosts" if per_host == {True} else "Barrier"), parse_math=False)
     return drawing

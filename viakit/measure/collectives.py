@@ -17,9 +17,11 @@ from viakit.base.sheet import sheet
 from viakit.base.words import counted
 from viakit.launch import mpi_library as mpi
 from viakit.measure import crews, plot
+from viakit.measure.barrier import drawn_as
 from viakit.measure.crew import Crew
 from viakit.measure.crews import Entry, Placement, draw_curve, show_missing
 from viakit.measure.ladder import format_size
+from viakit.measure.look import looks
 from viakit.measure.result import Document, ResultError
 from viakit.measure.table import format_time
 from viakit.measure.turns import Turns
@@ -205,19 +207,19 @@ def figure(documents: Iterable[Document], *, title: str | None = None) -> Figure
     drawing, fields = plot.panels(len(panels))
     named = _named([one for lines in panels.values() for one in lines])
     for axes, ((operation, n, hosts), lines) in zip(fields, panels.items(), strict=True):
+        chosen = looks(drawn_as(one["protocol"], one["algorithm"], named=one["protocol"] in named) for one in lines)
         for one in lines:
             points = sorted((p for p in one["points"] if p["nbytes"]), key=lambda p: p["nbytes"])
             x = [p["nbytes"] for p in points]
-            label = one["protocol"] if mpi.is_mpi(one["protocol"]) else one["algorithm"]
-            label += f" ({one['protocol']})" if label == one["algorithm"] and one["protocol"] in named else ""
-            draw_curve(axes, x, [p["time_s"] for p in points], label, one["protocol"])
+            label = drawn_as(one["protocol"], one["algorithm"], named=one["protocol"] in named)
+            draw_curve(axes, x, [p["time_s"] for p in points], label, chosen[label])
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         axes.set_title(f"{operation}, {_where(n, hosts)}")
         axes.set_xlabel("bytes")
         axes.set_ylabel("time, µs")
         axes.grid(True, which="both", alpha=0.25)
-        axes.legend(fontsize="x-small")
+        plot.names_at_lines(axes, size=8)
     if title:
         drawing.suptitle(title, parse_math=False)
     return drawing

@@ -23,6 +23,7 @@ from viakit.measure import stats
 from viakit.measure.crew import CHANNELS, Crew
 from viakit.measure.endpoints import LEVELS, MeasureError
 from viakit.measure.environment import of_machines
+from viakit.measure.look import Look
 from viakit.measure.turns import Bursts, Clock, Turns, count_for
 from viakit.remote import Remote
 from viakit.remote.spec import parse
@@ -305,10 +306,9 @@ def show_missing(document: Mapping[str, Any], console: Console) -> None:
         console.print("this run was not finished; the measurements so far are shown", style="yellow")
 
 
-def draw_curve(axes: Any, x: Sequence[int], times: Sequence[Mapping[str, float]], label: str, by: str) -> None:
-    """Draw medians in microseconds and a band from the 5th to the 90th percentile; the line is dashed for MPI."""
-    style = "--" if mpi.is_mpi(by) else ":" if by == "scheduler" else "-"
+def draw_curve(axes: Any, x: Sequence[int], times: Sequence[Mapping[str, float]], label: str, look: Look) -> None:
+    """Draw medians in microseconds and a band from the 5th to the 90th percentile, with the name at the line's end."""
     medians = [one["median"] * 1e6 for one in times]
-    (line,) = axes.plot(x, medians, style, marker="o", markersize=3.5, label=label)
+    axes.plot(x, medians, label=label, **look.line())
     low, high = ([one[key] * 1e6 for one in times] for key in ("p5", "p90"))
-    axes.fill_between(x, low, high, alpha=0.12, color=line.get_color(), linewidth=0)
+    axes.fill_between(x, low, high, alpha=0.12, color=look.colour, linewidth=0)

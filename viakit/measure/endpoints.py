@@ -6,7 +6,6 @@ processes that measure; each protocol names the class that implements it in them
 
 from __future__ import annotations
 
-import colorsys
 import difflib
 from dataclasses import dataclass, replace
 from typing import Any
@@ -77,8 +76,6 @@ class Protocol:
         Class that implements the protocol in a worker, as "module:Class" in :mod:`viakit.measure`.
     title : str
         Subject of a sentence in a report. Default: the name.
-    colour : str
-        Colour in pictures; "": one of the spare ones.
     counts_calls : bool
         Whether its system calls are counted. The calls of a foreign library, and those below the message engine, are
         not.
@@ -106,7 +103,6 @@ class Protocol:
     allocates: bool = False
     side: str = ""
     title: str = ""
-    colour: str = ""
     counts_calls: bool = True
     buffers: tuple[str, ...] = BUFFERS
     takes_sockbuf: bool = False
@@ -164,10 +160,10 @@ class Protocol:
         return self.link in ("eth", "ip", "via")
 
 
-def _row(name: str, link: str, side: str, description: str, title: str = "", colour: str = "", **more: Any) -> Protocol:
+def _row(name: str, link: str, side: str, description: str, title: str = "", **more: Any) -> Protocol:
     """Return a protocol of the table: by default it has only the loop in C, and needs nothing."""
     levels, needs = more.pop("levels", LEVELS[:1]), frozenset(more.pop("needs", ()))
-    return Protocol(name, link, levels, needs, description, side=side, title=title, colour=colour, **more)
+    return Protocol(name, link, levels, needs, description, side=side, title=title, **more)
 
 
 _BOTH: dict[str, Any] = {"levels": LEVELS}
@@ -185,46 +181,46 @@ _STREAM: dict[str, Any] = {"levels": LEVELS, "min_bytes": 1}
 _TCP: dict[str, Any] = {"headers": 52}  # IP, and TCP with timestamps
 _LINE: dict[str, Any] = {"min_bytes": 8, "max_bytes": 8, "modes": ("pingpong",), "waits": ("poll",)}
 
-# The one place that names a protocol: command line, workers, reports, pictures and tests read it. The colours are those
-# of Okabe and Ito as far as they go, which colour-blind readers can distinguish.
+# The one place that names a protocol: command line, workers, reports and tests read it. Colours and markers of
+# pictures are in viakit/measure/look.py.
 _TABLE = {
     protocol.name: protocol
     for protocol in (
         _row("via-eth", "eth", "sides_via:ViaSide", "VIA over raw Ethernet frames",
-             "VIA on raw Ethernet frames", "#D55E00", **_VIA, **_WIRE, **_BOTH),
+             "VIA on raw Ethernet frames", **_VIA, **_WIRE, **_BOTH),
         _row("via-udp", "ip", "sides_via:ViaSide", "VIA over UDP sockets: no privilege, any network",
-             "VIA on UDP sockets", "#B5651D", **_VIA, **_BOTH),
+             "VIA on UDP sockets", **_VIA, **_BOTH),
         _row("via-shm", "shm", "sides_via:ViaSide", "VIA between two processes of one host",
-             "VIA on shared memory", "#E69F00", **_VIA, **_BOTH),
+             "VIA on shared memory", **_VIA, **_BOTH),
         _row("via-loop", "loop", "sides_via:ViaSide", "VIA between two threads of one process",
-             "VIA inside one process", "#A05A00", **_VIA),
+             "VIA inside one process", **_VIA),
         _row("bip-eth", "eth", "sides_via:BipSide", "BIP over raw Ethernet frames",
-             "BIP on raw Ethernet frames", "#882255", **_WIRE, **_NIC),
-        _row("bip-udp", "ip", "sides_via:BipSide", "BIP over UDP sockets", "BIP on UDP sockets", "#AA4499", **_NIC),
+             "BIP on raw Ethernet frames", **_WIRE, **_NIC),
+        _row("bip-udp", "ip", "sides_via:BipSide", "BIP over UDP sockets", "BIP on UDP sockets", **_NIC),
         _row("bip-shm", "shm", "sides_via:BipSide", "BIP between two processes of one host",
-             "BIP on shared memory", "#661100", **_NIC),
+             "BIP on shared memory", **_NIC),
         _row("msg-via", "via", "sides_msg:MsgSide",
              "the message engine over VIA: shm on one host, eth or udp between two",
-             "messages over VIA", "#332288", **_ALLOCATES, **_ENGINE_ON_NICS),
+             "messages over VIA", **_ALLOCATES, **_ENGINE_ON_NICS),
         _row("msg-bip", "via", "sides_msg:MsgSide", "the message engine over BIP, which is over VIA",
-             "messages over BIP", "#AA7700", **_ENGINE_ON_NICS),
+             "messages over BIP", **_ENGINE_ON_NICS),
         _row("msg-tcp", "ip", "sides_msg:MsgSide", "the message engine over TCP sockets",
-             "messages over TCP", "#117733", **_ENGINE, **_SIZED, **_TCP),
-        _row("tcp", "ip", "sides:SocketSide", "TCP sockets with TCP_NODELAY", "TCP", "#0072B2",
+             "messages over TCP", **_ENGINE, **_SIZED, **_TCP),
+        _row("tcp", "ip", "sides:SocketSide", "TCP sockets with TCP_NODELAY", "TCP",
              **_STREAM, **_SIZED, **_TCP),
         _row("tcp:default", "ip", "sides:SocketSide", "the same, always with the kernel's own socket buffers",
-             "TCP as it comes", "#6BAED6", **_STREAM, **_TCP),
+             "TCP as it comes", **_STREAM, **_TCP),
         _row("udp", "ip", "sides:UdpSide", "UDP sockets; lost datagrams are retransmitted and counted",
-             "UDP", "#56B4E9", headers=28, **_SIZED),
+             "UDP", headers=28, **_SIZED),
         _row("unix", "unix", "sides:SocketSide", "Unix stream sockets",
-             "a Unix-domain socket", "#6B6B6B", **_STREAM, **_SIZED),
+             "a Unix-domain socket", **_STREAM, **_SIZED),
         _row("zmq", "ip", "sides:ZmqSide", "ZeroMQ PAIR sockets over TCP: pyzmq's libzmq",
-             "ZeroMQ", "#009E73", **_BOTH, **_UNCOUNTED, **_SIZED, **_TCP),
-        _row("mpi", "mpi", "sides_msg:MpiSide", "the MPI that mpi4py finds", "MPI", "#CC79A7", **_MPI),
-        _row("mpi:mpich", "mpi", "sides_msg:MpiSide", "MPICH", "MPICH", "#7A4A8C", **_MPI),
-        _row("mpi:openmpi", "mpi", "sides_msg:MpiSide", "Open MPI", "Open MPI", "#CC79A7", **_MPI),
+             "ZeroMQ", **_BOTH, **_UNCOUNTED, **_SIZED, **_TCP),
+        _row("mpi", "mpi", "sides_msg:MpiSide", "the MPI that mpi4py finds", "MPI", **_MPI),
+        _row("mpi:mpich", "mpi", "sides_msg:MpiSide", "MPICH", "MPICH", **_MPI),
+        _row("mpi:openmpi", "mpi", "sides_msg:MpiSide", "Open MPI", "Open MPI", **_MPI),
         _row("netpipe:tcp", "ip", "sides_netpipe:NetpipeSide", "NetPIPE's own program over TCP: NPtcp",
-             "NetPIPE over TCP", "#333333", waits=("block",), modes=("pingpong",), buffers=("same", "cold"),
+             "NetPIPE over TCP", waits=("block",), modes=("pingpong",), buffers=("same", "cold"),
              min_bytes=1, needs=("NPtcp",), **_UNCOUNTED, **_SIZED),
         _row("frames", "eth", "sides:FramesSide",
              "bare Ethernet frames, no protocol: the least that raw sockets can cost on a wire",
@@ -241,9 +237,9 @@ _MACHINE_TABLE = {
     protocol.name: protocol
     for protocol in (
         _row("via-sim", "sim", "sides_via:ViaSide", "VIA on a described machine",
-             "VIA on the machine", "#D55E00", max_bytes=64 << 20, **_NIC),
+             "VIA on the machine", max_bytes=64 << 20, **_NIC),
         _row("bip-sim", "sim", "sides_via:BipSide", "BIP on a described machine",
-             "BIP on the machine", "#882255", **_NIC),
+             "BIP on the machine", **_NIC),
     )
 }  # fmt: skip
 _ON_MACHINE = {"via": "via-sim", "bip": "bip-sim", "msg-via": "msg-via", "msg-bip": "msg-bip"}
@@ -308,7 +304,6 @@ def _with_policy(name: str) -> Protocol | None:
     base, colon, _ = name.partition(":")
     if not colon or base not in _TABLE or "policy" not in _TABLE[base].options:
         return None
-    from viakit import _core  # on use: only names of policies need it
     from viakit.launch.policy import split  # start-up time
 
     try:
@@ -316,14 +311,8 @@ def _with_policy(name: str) -> Protocol | None:
     except ValueError as error:
         raise UnknownProtocol(str(error)) from None
     assert policy is not None
-    first = policy.partition(",")[0]
-    names = list(_core.policies())
-    # Hues by the golden section, in three degrees of lightness: neighbours in the table differ in both.
-    i = names.index(first) if first in names else len(names)
-    red, green, blue = colorsys.hls_to_rgb(i * 0.618 % 1, (0.30, 0.42, 0.54)[i % 3], 0.75)
-    colour = f"#{round(red * 255):02X}{round(green * 255):02X}{round(blue * 255):02X}"
     title = f"{_TABLE[base].title} as {policy}"
-    return replace(_TABLE[base], name=name, policy=policy, title=title, colour=colour)
+    return replace(_TABLE[base], name=name, policy=policy, title=title)
 
 
 def default_mpi() -> str | None:

@@ -22,8 +22,9 @@ import numpy as np
 
 from viakit import testbed as testbeds
 from viakit.base.sheet import sheet
-from viakit.measure import endpoints
+from viakit.measure import endpoints, plot
 from viakit.measure import pair as pairs
+from viakit.measure.look import looks
 from viakit.measure.plan import Config, Series
 from viakit.measure.result import Document, ResultError
 from viakit.measure.sweep import OnPoint, Point, describe
@@ -291,20 +292,22 @@ def figure(document: Mapping[str, Any], *, title: str | None = None) -> Figure:
         raise ResultError("the result has no points to draw")
     drawing = Figure(figsize=(12, 4), layout="constrained", dpi=110)
     left, middle, right = drawing.subplots(1, 3)
-    for way in dict.fromkeys(one["retransmission"] for one in document["series"]):
+    chosen = looks(one["retransmission"] for one in document["series"])
+    for way in chosen:
         mine = sorted((one for one in document["series"] if one["retransmission"] == way), key=lambda one: one["loss"])
         percent = [100 * one["loss"] for one in mine]
         points = [one["points"][0] for one in mine]
-        style = {"marker": "o", "markersize": 4, "label": way.replace("_", "-")}
-        left.plot(percent, [point["bandwidth_Bps"] * 8e-6 for point in points], **style)
+        style = {**chosen[way].line(), "label": way.replace("_", "-")}
+        left.plot(percent, [point["bandwidth_Bps"] for point in points], **style)
         middle.plot(percent, [per_message(point, "frames_retransmitted") for point in points], **style)
         right.plot(percent, [per_message(point, "acks_sent") for point in points], **style)
-    for axes, words in ((left, "goodput, Mbit/s"), (middle, "retransmitted frames per message"),
+    for axes, words in ((left, "goodput"), (middle, "retransmitted frames per message"),
                         (right, "acknowledgements per message")):  # fmt: skip
         axes.set_xlabel("frames lost, %")
         axes.set_ylabel(words)
         axes.set_ylim(bottom=0)
         axes.grid(True, alpha=0.3)
-    left.legend(frameon=False)
+    plot.rates(left.yaxis)
+    plot.names_at_lines(right)
     drawing.suptitle(title or f"{document['series'][0]['protocol']}: the cost of loss", parse_math=False)
     return drawing

@@ -1,15 +1,20 @@
 """Pictures of results in the style of NetPIPE.
 
 The throughput graph
-    Mbit/s over message size: the part of the link's bandwidth that a message of that size can use.
+    Throughput over message size: the part of the link's bandwidth that a message of that size can use.
 The signature graph
     Throughput over the time of a message: "the network latency ... coincides with the time of the first data point"
     (NetPIPE). Two protocols that differ only in latency have the same curve, shifted horizontally.
+The ratio graph
+    Time of each protocol over that of the first one. The band is the 95 % interval of the ratio.
+The p99 graph
+    99th percentile of the one-way time over message size.
 The time graph
     One-way time over message size.
 
-Matplotlib draws still pictures (PNG, SVG, PDF), Plotly interactive ones (HTML that needs no network). The band around a
-curve reaches from the 5th to the 90th percentile of the samples.
+Matplotlib draws still pictures (PNG, SVG, PDF), and :mod:`viakit.measure.interactive` draws pages with Plotly (HTML
+that needs no network). The band around a curve reaches from the 5th to the 90th percentile of the samples. Colours and
+markers are those of :mod:`viakit.measure.look`. Names of curves stand at the ends of their lines.
 """
 
 from __future__ import annotations
@@ -17,44 +22,50 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import math
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from viakit.measure import endpoints
+from viakit.measure import table
 from viakit.measure.kinds import TRANSFERS, kind_of
 from viakit.measure.ladder import format_size
+from viakit.measure.look import INK, spread
+from viakit.measure.look import look as look_of
 from viakit.measure.result import Document, ResultError, conditions, series_label, write_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["FORMATS", "GRAPHS", "curves", "figure", "html", "panels", "plain_legend", "save"]
+__all__ = [
+    "FORMATS", "GRAPHS", "curves", "figure", "html", "inline", "names_at_lines", "panels", "plain_legend", "rates",
+    "save", "usual_graphs",
+]  # fmt: skip
 
 FORMATS = (".png", ".svg", ".pdf", ".html")
 LABEL_WIDTH, LABEL_HEIGHT = 40, 9  # size of a time label in the signature graph, in points
-HEADINGS = {"throughput": "Throughput graph", "signature": "Signature graph", "time": "Time"}
+HEADINGS = {
+    "throughput": "Throughput graph", "signature": "Signature graph", "ratio": "Ratio of times",
+    "p99": "99th percentile", "time": "Time",
+}  # fmt: skip
 GRAPHS = tuple(HEADINGS)
-
-# A protocol has the same colour in every picture.
-COLOURS = {name: protocol.colour for name, protocol in endpoints.protocols().items() if protocol.colour}
-SPARE = ("#000000", "#8C6D31", "#1B7837", "#762A83", "#4D4D4D")
-DASHES = {("poll", "c"): "-", ("block", "c"): "--", ("poll", "python"): ":", ("block", "python"): "-."} | {
-    ("hybrid", "c"): (0, (6, 1.5))
-}
-PLOTLY_DASHES = {"-": "solid", "--": "dash", ":": "dot", "-.": "dashdot", (0, (6, 1.5)): "longdash"}
+LOGARITHMIC = ("time", "p99", "ratio")  # graphs that are logarithmic even if throughput is not
 
 WAIT_WORDS = {"poll": "polled", "block": "blocking", "hybrid": "hybrid"}
 MODE_WORDS = {"pingpong": "ping-pong", "stream": "stream", "bidir": "both directions"}
 
 
-def curves(documents: Sequence[Document], names: Sequence[str] | None = None) -> list[dict[str, Any]]:
+def curves(
+    documents: Sequence[Document], names: Sequence[str] | None = None, *, intervals: bool = False
+) -> list[dict[str, Any]]:
     """Return the curves to draw: one dict per series with points.
 
-    Each has ``label``, ``colour``, ``dash``, and lists over its points: ``nbytes``, ``time_s``, ``low_s``, ``high_s``
-    (5th and 90th percentile) and ``mbit_s``, ``low_mbit_s``, ``high_mbit_s``.
+    Each has ``label``, ``look`` (:class:`viakit.measure.look.Look`), and lists over its points: ``nbytes``, ``time_s``,
+    ``low_s``, ``high_s`` (5th and 90th percentile), ``p99_s``, ``Bps``, ``low_Bps``, ``high_Bps``, and ``ratio``,
+    ``low_ratio``, ``high_ratio`` against the first curve (NaN at a size that it lacks).
 
     Parameters
     ----------
@@ -62,13 +73,15 @@ def curves(documents: Sequence[Document], names: Sequence[str] | None = None) ->
         Results; several are overlaid.
     names : sequence of str, optional
         Names of the documents, which are appended to their labels if there are several.
+    intervals : bool
+        Compute the intervals of the ratios, which takes some milliseconds for each point.
     """
     documents = _transfers(documents)
     every = [one for document in documents for one in document["series"]]
-    drawn: list[dict[str, Any]] = []
-    spare = iter(SPARE * (1 + len(every)))
-    colours: dict[str, str] = {}
     places = {one["hosts"] for one in every if one["points"]}
+    protocols = [one["protocol"] for one in every if one["points"]]
+    drawn: list[dict[str, Any]] = []
+    first: Mapping[str, Any] | None = None
     for i, document in enumerate(documents):
         for one in document["series"]:
             points = [point for point in one["points"] if point["one_way_s"]["median"] > 0]
@@ -79,30 +92,49 @@ def curves(documents: Sequence[Document], names: Sequence[str] | None = None) ->
                 label += ", two hosts" if one["hosts"] != "local" else ", one host"
             if len(documents) > 1:
                 label += f" [{names[i] if names else i + 1}]"
-            key = one["protocol"] if len(documents) == 1 else label
-            if key not in colours:
-                known = endpoints.known(one["protocol"])
-                usual = known and known.colour
-                colours[key] = usual if usual and usual not in colours.values() else next(spare)
-            times = [point["one_way_s"] for point in points]
-            mbit = [point["bandwidth_Bps"] * 8e-6 for point in points]
-            drawn.append(
-                {
-                    "label": label,
-                    "colour": colours[key],
-                    "dash": DASHES[one["wait"], one["level"]],
-                    "nbytes": [point["nbytes"] for point in points],
-                    "time_s": [time["median"] for time in times],
-                    "low_s": [time["p5"] for time in times],
-                    "high_s": [time["p90"] for time in times],
-                    "mbit_s": mbit,
-                    "low_mbit_s": [m * t["median"] / t["p90"] for m, t in zip(mbit, times, strict=True)],
-                    "high_mbit_s": [m * t["median"] / max(t["p5"], 1e-12) for m, t in zip(mbit, times, strict=True)],
-                }
-            )
+            look = look_of(one["protocol"], wait=one["wait"], level=one["level"], file=i, among=protocols)
+            first = first or one
+            drawn.append({"label": label, "look": look, **_columns(points), **_ratios(points, first, intervals)})
     if not drawn:
         raise ResultError("nothing to draw: the result has no points")
     return drawn
+
+
+def _columns(points: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
+    """Return times and throughput of points as lists."""
+    times, rates = [point["one_way_s"] for point in points], [point["bandwidth_Bps"] for point in points]
+    return {
+        "nbytes": [point["nbytes"] for point in points],
+        "time_s": [time["median"] for time in times],
+        "low_s": [time["p5"] for time in times],
+        "high_s": [time["p90"] for time in times],
+        "p99_s": [time["p99"] for time in times],
+        "Bps": rates,
+        "low_Bps": [rate * time["median"] / time["p90"] for rate, time in zip(rates, times, strict=True)],
+        "high_Bps": [rate * time["median"] / max(time["p5"], 1e-12) for rate, time in zip(rates, times, strict=True)],
+    }
+
+
+def _ratios(points: Sequence[Mapping[str, Any]], first: Mapping[str, Any], intervals: bool) -> dict[str, list[float]]:
+    """Return the times of points over those of the series *first* at the same sizes, with their intervals."""
+    found: dict[str, list[float]] = {"ratio": [], "low_ratio": [], "high_ratio": []}
+    reference = {point["nbytes"]: point for point in first["points"] if point["one_way_s"]["median"] > 0}
+    nan = float("nan")
+    for point in points:
+        peer = reference.get(point["nbytes"])
+        value = point["one_way_s"]["median"] / peer["one_way_s"]["median"] if peer else nan
+        low = high = value
+        if peer and intervals and peer is not point and (ratio := table.point_ratio(point, peer)) is not None:
+            low, high = (ratio.low, ratio.high) if ratio.low > 0 else (value, value)
+        for key, each in zip(found, (value, low, high), strict=True):
+            found[key].append(each)
+    return found
+
+
+def usual_graphs(documents: Sequence[Document]) -> tuple[str, ...]:
+    """Return the graphs of a picture: throughput, signature, and ratios, or the tail if there is one curve only."""
+    n = sum(1 for document in _transfers(documents) for one in document["series"] if one["points"])
+    return ("throughput", "signature", "ratio" if n > 1 else "p99")
 
 
 def _transfers(documents: Sequence[Document]) -> list[Document]:
@@ -113,7 +145,7 @@ def _transfers(documents: Sequence[Document]) -> list[Document]:
     ]
 
 
-def _words(documents: Sequence[Document]) -> tuple[str, str]:
+def words(documents: Sequence[Document]) -> tuple[str, str]:
     """Return the words for the time axis, and the line under the title."""
     series = [one for document in documents for one in document["series"] if one["points"]]
     modes = {one["mode"] for one in series}
@@ -142,7 +174,7 @@ def _quiet_matplotlib() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _title(drawn: Sequence[Mapping[str, Any]], documents: Sequence[Document]) -> str:
+def title_of(drawn: Sequence[Mapping[str, Any]], documents: Sequence[Document]) -> str:
     """Return a title in one line: the protocols, and the place if all ran in one place."""
     protocols = dict.fromkeys(one["protocol"] for each in documents for one in each["series"] if one["points"])
     names = list(protocols) if len(protocols) > 1 else [one["label"] for one in drawn[:1]]
@@ -179,6 +211,37 @@ def _plain_numbers(axis: Any) -> None:
     axis.set_major_formatter(lambda value, _: f"{value:,.0f}".replace(",", "\u202f") if value >= 1 else f"{value:g}")
 
 
+def rates(axis: Any) -> None:
+    """Label an axis of throughput with 1 MB/s, 10 GB/s."""
+    axis.set_major_formatter(
+        lambda value, _: table.format_bandwidth(value).replace(".00 ", " ").replace(".0 ", " ") if value > 0 else "0"
+    )
+
+
+def names_at_lines(ax: Any, size: float = 9.0) -> None:
+    """Write the name of each curve at the right edge, at the height of its last point; apart where curves end together.
+
+    Call it after the scales are set. Curves whose name begins with an underscore get none.
+    """
+    ax.get_xlim(), ax.get_ylim()  # forces the scaling of the axes
+    handles = [getattr(one, "lines", (one,))[0] for one in ax.get_legend_handles_labels()[0]]
+    names = ax.get_legend_handles_labels()[1]
+    lines = [one for one in handles if len(one.get_xdata())]
+    to_axes = ax.transData + ax.transAxes.inverted()
+    ends = [to_axes.transform((one.get_xdata()[-1], one.get_ydata()[-1])) for one in lines]
+    heights = [float(end[1]) if math.isfinite(end[1]) else 0.0 for end in ends]
+    gap = 1.35 * size / 72 / (ax.figure.get_figheight() * ax.get_position().height)
+    for one, name, height in zip(lines, names, spread(heights, gap), strict=True):
+        ax.plot(
+            [1.03], [height], transform=ax.transAxes, clip_on=False, marker=one.get_marker(), color=one.get_color(),
+            markersize=one.get_markersize() + 1, markerfacecolor=one.get_markerfacecolor(), label="_end",
+        )  # fmt: skip
+        ax.text(
+            1.06, height, name, transform=ax.transAxes, fontsize=size, color=one.get_color(),
+            va="center", parse_math=False,
+        )  # fmt: skip
+
+
 def _first_times(ax: Any, drawn: Sequence[Mapping[str, Any]]) -> None:
     """Label the first message of each curve of the signature graph with its time, and set limits from the curves."""
     first = [one["time_s"][0] * 1e6 for one in drawn]
@@ -189,20 +252,20 @@ def _first_times(ax: Any, drawn: Sequence[Mapping[str, Any]]) -> None:
     points = 72 / ax.figure.dpi
     taken: list[tuple[float, float]] = []
     # From the top: if curves begin at one place, each label is written below the one before.
-    for one, time in sorted(zip(drawn, first, strict=True), key=lambda each: -each[0]["mbit_s"][0]):
-        x, y = (float(place) * points for place in ax.transData.transform((time, one["mbit_s"][0])))
+    for one, time in sorted(zip(drawn, first, strict=True), key=lambda each: -each[0]["Bps"][0]):
+        x, y = (float(place) * points for place in ax.transData.transform((time, one["Bps"][0])))
         below = -11.0
         while any(abs(x - left) < LABEL_WIDTH and abs(y + below - up) < LABEL_HEIGHT for left, up in taken):
             below -= 1
         taken.append((x, y + below))
         ax.annotate(
             f"{time:.3g} µs" if time < 1000 else f"{time:.0f} µs",
-            (time, one["mbit_s"][0]),
+            (time, one["Bps"][0]),
             xytext=(0, below),
             textcoords="offset points",
             ha="center",
             fontsize=8,
-            color=one["colour"],
+            color=one["look"].colour,
         )
     short = ax.bbox.y0 * points + 4 - min(up for _, up in taken)
     if short > 0:  # room for the lowest label; the curves then move closer together, so half of it is added
@@ -219,12 +282,22 @@ def _size_ticks(curves_: Sequence[Mapping[str, Any]]) -> tuple[list[int], list[s
     return shown, [format_size(size).replace(" ", "\u00a0") for size in shown]
 
 
-def _lines(one: Mapping[str, Any], graph: str) -> tuple[list[float], ...]:
+def lines_of(one: Mapping[str, Any], graph: str) -> tuple[list[float], ...]:
     """Return x and y of a curve in a graph, and its band: limits of x in the signature graph, otherwise of y."""
-    micro, low, high = ([time * 1e6 for time in one[key]] for key in ("time_s", "low_s", "high_s"))
+    micro, low, high, p99 = ([time * 1e6 for time in one[key]] for key in ("time_s", "low_s", "high_s", "p99_s"))
     if graph == "throughput":
-        return one["nbytes"], one["mbit_s"], one["low_mbit_s"], one["high_mbit_s"]
-    return (micro, one["mbit_s"], low, high) if graph == "signature" else (one["nbytes"], micro, low, high)
+        return one["nbytes"], one["Bps"], one["low_Bps"], one["high_Bps"]
+    if graph == "ratio":
+        return one["nbytes"], one["ratio"], one["low_ratio"], one["high_ratio"]
+    if graph == "p99":
+        return one["nbytes"], p99, p99, p99
+    return (micro, one["Bps"], low, high) if graph == "signature" else (one["nbytes"], micro, low, high)
+
+
+def axis_words(graph: str, axis: str, first: str) -> tuple[str, str]:
+    """Return the words on the axes of a graph; *axis* is the definition of the time, *first* the reference's name."""
+    up = {"time": f"{axis}, µs", "p99": f"{axis}, 99th percentile, µs", "ratio": f"time / time of {first}"}
+    return (f"{axis}, µs" if graph == "signature" else "message size"), up.get(graph, "throughput")
 
 
 def _scale(ax: Any, graph: str, drawn: Sequence[Mapping[str, Any]], log_y: bool) -> None:
@@ -238,11 +311,14 @@ def _scale(ax: Any, graph: str, drawn: Sequence[Mapping[str, Any]], log_y: bool)
         ax.minorticks_off()
     else:
         _plain_numbers(ax.xaxis)
-    if log_y or graph == "time":
-        lowest = min(min(one["mbit_s" if graph != "time" else "time_s"]) for one in drawn)
+    if graph == "ratio":
+        ax.axhline(1.0, color=INK, linewidth=0.6, label="_one")
+    if log_y or graph in LOGARITHMIC:
+        lowest = min(min(one["time_s" if graph in LOGARITHMIC else "Bps"]) for one in drawn)
         ax.set_yscale("log" if lowest > 0 else "symlog")
-        _plain_numbers(ax.yaxis)
+        _plain_numbers(ax.yaxis) if graph in LOGARITHMIC else rates(ax.yaxis)
     else:
+        rates(ax.yaxis)
         ax.set_ylim(bottom=0)
     if graph == "signature":
         _first_times(ax, drawn)
@@ -252,18 +328,19 @@ def figure(
     documents: Sequence[Document],
     *,
     names: Sequence[str] | None = None,
-    graphs: Sequence[str] = ("throughput", "signature"),
+    graphs: Sequence[str] | None = None,
     log_y: bool = True,
     title: str | None = None,
+    intervals: bool = True,
 ) -> Figure:
     """Draw results with Matplotlib and return the figure, without global state and without opening a window.
 
     Parameters
     ----------
-    documents, names
+    documents, names, intervals
         As for :func:`curves`.
-    graphs : sequence of str
-        Any of :data:`GRAPHS`, drawn side by side.
+    graphs : sequence of str, optional
+        Any of :data:`GRAPHS`, drawn side by side. Default: :func:`usual_graphs`.
     log_y : bool
         False: throughput on a linear axis, as in the first papers; small messages are then close to zero.
     title : str, optional
@@ -273,109 +350,49 @@ def figure(
         from matplotlib.figure import Figure  # start-up time
 
         documents = _transfers(documents)
-        drawn = curves(documents, names)
-        axis, below = _words(documents)
-        canvas = Figure(figsize=(6.2 * len(graphs), 5.0), layout="constrained", dpi=120)
+        graphs = graphs or usual_graphs(documents)
+        drawn = curves(documents, names, intervals=intervals and "ratio" in graphs)
+        axis, below = words(documents)
+        canvas = Figure(figsize=(4.6 * len(graphs) + 1.2, 4.4), layout="constrained", dpi=110)
         axes = canvas.subplots(1, len(graphs), squeeze=False)[0]
         for ax, graph in zip(axes, graphs, strict=True):
             for one in drawn:
-                style = {"color": one["colour"], "linestyle": one["dash"], "linewidth": 1.6}
-                if len(one["nbytes"]) <= 24:
-                    style.update(marker="o", markersize=3.5)
-                x, y, low, high = _lines(one, graph)
-                ax.plot(x, y, label=one["label"], **style)
+                x, y, low, high = lines_of(one, graph)
+                dense = {} if len(x) <= 24 else {"markevery": len(x) // 12}
+                ax.plot(x, y, label=one["label"], **one["look"].line(), **dense)
                 band = (ax.fill_betweenx, y) if graph == "signature" else (ax.fill_between, x)
-                band[0](band[1], low, high, color=one["colour"], alpha=0.15, lw=0)
+                band[0](band[1], low, high, color=one["look"].colour, alpha=0.15, lw=0)
             _scale(ax, graph, drawn, log_y)
-            ax.set_xlabel("message size" if graph != "signature" else f"{axis}, µs")
-            ax.set_ylabel(f"{axis}, µs" if graph == "time" else "throughput, Mbit/s")
+            x_words, y_words = axis_words(graph, axis, drawn[0]["label"])
+            ax.set_xlabel(x_words)
+            ax.set_ylabel(y_words, parse_math=False)
             ax.set_title(HEADINGS[graph], fontsize=11)
             ax.grid(True, which="major", alpha=0.3, linewidth=0.6)
             for side in ("top", "right"):
                 ax.spines[side].set_visible(False)
-        plain_legend(axes[0], frameon=False, fontsize=9)
-        canvas.suptitle(title or _title(drawn, documents), fontsize=13, parse_math=False)
+        names_at_lines(axes[-1])
+        canvas.suptitle(title or title_of(drawn, documents), fontsize=13, parse_math=False)
         canvas.supxlabel(
-            f"{below}\nlines: medians; bands: 5th to 90th percentile", fontsize=8, color="#555555", parse_math=False
-        )
+            f"{below}\nlines: medians; bands: 5th to 90th percentile"
+            + ("; of ratios: 95 % interval" if "ratio" in graphs else ""),
+            fontsize=8, color=INK, parse_math=False,
+        )  # fmt: skip
         return canvas
 
 
-def interactive(
-    documents: Sequence[Document],
-    *,
-    names: Sequence[str] | None = None,
-    graphs: Sequence[str] = ("throughput", "signature"),
-    log_y: bool = True,
-    title: str | None = None,
-) -> Any:
-    """Draw results with Plotly and return its figure; arguments as for :func:`figure`."""
-    import plotly.graph_objects as go  # optional package
-    from plotly.subplots import make_subplots  # optional package
-
-    documents = _transfers(documents)
-    drawn = curves(documents, names)
-    axis, below = _words(documents)
-    heading = title or _title(drawn, documents)
-    canvas = make_subplots(rows=1, cols=len(graphs), subplot_titles=[HEADINGS[graph] for graph in graphs])
-    for column, graph in enumerate(graphs, start=1):
-        for one in drawn:
-            x, y, low, high = _lines(one, graph)
-            micro, least, most = ([time * 1e6 for time in one[key]] for key in ("time_s", "low_s", "high_s"))
-            text = [
-                f"{one['label']}<br>{format_size(n)}: {t:.3f} µs one way [{a:.3f} ... {b:.3f}]<br>{m:.1f} Mbit/s"
-                for n, t, a, b, m in zip(one["nbytes"], micro, least, most, one["mbit_s"], strict=True)
-            ]
-            around, along = low + high[::-1], (y if graph == "signature" else x)
-            band = {"x": [*along, *along[::-1]], "y": around}
-            if graph == "signature":
-                band = {"x": around, "y": band["x"]}
-            fill = {"fill": "toself", "fillcolor": one["colour"], "opacity": 0.15, "line": {"width": 0}}
-            line = {"color": one["colour"], "dash": PLOTLY_DASHES[one["dash"]], "width": 2}
-            for trace in (
-                go.Scatter(**band, **fill, mode="lines", hoverinfo="skip", showlegend=False),
-                go.Scatter(
-                    x=x,
-                    y=y,
-                    name=one["label"],
-                    mode="lines+markers",
-                    marker={"size": 4, "color": one["colour"]},
-                    line=line,
-                    text=text,
-                    hovertemplate="%{text}<extra></extra>",
-                    showlegend=column == 1,
-                ),
-            ):
-                trace.legendgroup = one["label"]
-                canvas.add_trace(trace, row=1, col=column)
-        over_size = graph != "signature"
-        canvas.update_xaxes(
-            type="log",
-            title_text="message size, bytes" if over_size else f"{axis}, µs",
-            row=1,
-            col=column,
-            exponentformat="SI",
-        )
-        logarithmic = log_y or graph == "time"
-        canvas.update_yaxes(
-            type="log" if logarithmic else "linear",
-            title_text=f"{axis}, µs" if graph == "time" else "throughput, Mbit/s",
-            row=1,
-            col=column,
-        )
-    canvas.update_layout(
-        template="plotly_white",
-        title={"text": f"{escape(heading)}<br><sup>{below}; lines: medians, bands: 5th to 90th percentile</sup>"},
-        legend={"orientation": "h", "y": -0.2},
-        height=560,
-        margin={"t": 110},
-    )
-    return canvas
+def inline(svg: bytes, name: str) -> str:
+    """Return an SVG picture as HTML whose lines and text have the colour of the page's text, so that themes apply."""
+    text = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index(b"<svg") :].decode(), flags=re.DOTALL)
+    text = text.replace("#000000", "currentColor").replace("#ffffff", "none").replace(INK.lower(), "currentColor")
+    style = "max-width:100%;height:auto;fill:currentColor"
+    return text.replace("<svg", f'<svg role="img" aria-label="{escape(name)}" style="{style}"', 1)
 
 
 def html(documents: Sequence[Document], *, whole: bool = True, **kw: Any) -> str:
     """Return an HTML page (or, with *whole* False, a <div> for one) that draws without network."""
-    return interactive(documents, **kw).to_html(full_html=whole, include_plotlyjs=True, config={"displaylogo": False})
+    from viakit.measure import interactive  # it imports this module
+
+    return interactive.html(documents, whole=whole, **kw)
 
 
 def check_format(path: str | os.PathLike[str], formats: Sequence[str] = FORMATS) -> str:

@@ -190,17 +190,19 @@ def _floor(document: Document, series: Mapping[str, Any]) -> list[str]:
 # ------------------------------------------------------------------------------------------------ HTML
 
 STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; color: #1a1a1a; }
-h1 { font-size: 1.6rem; margin-bottom: 0; } h2 { font-size: 1.2rem; margin-top: 2rem; }
-.sub, caption, .note { color: #555; font-size: .9rem; }
+:root { color-scheme: light dark; --dim: #555; --line: #ddd; --field: #f4f4f4; --warn: #fff6e0; }
+@media (prefers-color-scheme: dark) { :root { --dim: #aaa; --line: #444; --field: #2a2a2a; --warn: #3a2c00; } }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 76rem; margin: 1rem auto; padding: 0 1rem; }
+h1 { font-size: 1.5rem; margin: 0; } .sub { margin: 0; } h2 { font-size: 1.2rem; margin-top: 2rem; }
+.sub, caption, .note { color: var(--dim); font-size: .9rem; }
 table { border-collapse: collapse; margin: .5rem 0 1rem; font-variant-numeric: tabular-nums; }
 caption { text-align: left; padding-bottom: .3rem; }
-th, td { padding: .2rem .8rem; text-align: right; border-bottom: 1px solid #ddd; }
+th, td { padding: .2rem .8rem; text-align: right; border-bottom: 1px solid var(--line); }
 .numbers td, .numbers th { white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; }
 .facts td, .facts th { text-align: left; }
-.scroll { overflow-x: auto; } code { background: #f4f4f4; padding: .1rem .3rem; }
-.missing { background: #fff6e0; border-left: 4px solid #e69f00; padding: .3rem .8rem; }
+.scroll { overflow-x: auto; } code { background: var(--field); padding: .1rem .3rem; }
+.missing { background: var(--warn); border-left: 4px solid #e69f00; padding: .3rem .8rem; }
 """
 
 
@@ -293,13 +295,16 @@ def _flat(value: Any) -> str:
     return "unknown" if value is None else str(value)
 
 
-def page_head(title: str, machine: Mapping[str, Any], told: Sequence[str], missing: Sequence[str]) -> str:
-    """Return the beginning of a report's page: the machine, the summary, and measurements that are missing."""
+def page_head(
+    title: str, machine: Mapping[str, Any], told: Sequence[str], missing: Sequence[str], picture: str = ""
+) -> str:
+    """Return the beginning of a report's page: the machine, a picture, the summary, and missing measurements."""
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title><style>{STYLE}</style></head><body>
 <h1>{escape(title)}</h1>
 <p class="sub">{escape(str(machine["date"]))} · {escape(str(machine["cpu"]))}, {machine["cores"]} cores ·
 {escape(str(machine["kernel"]))} · viakit {escape(str(machine["viakit"]))}</p>
+{picture}
 <h2>Summary</h2>
 <ul>{"".join(f"<li>{escape(one)}</li>" for one in told)}</ul>
 {"".join(f'<p class="missing">{escape(one)}</p>' for one in missing)}"""
@@ -313,21 +318,20 @@ def html(document: Document, title: str = "viakit report") -> str:
     told = [one for one in sentences if one not in missing]
     still = {**document, "series": [one for one in document["series"] if one["mode"] == "pingpong"]}
     drawn = still if any(one["points"] for one in still["series"]) else document
-    graphs = ("throughput", "signature", "time")
+    graphs = plot.usual_graphs([drawn])
     interactive = plot.html([drawn], whole=False, graphs=graphs, title="One way, over message size")
     picture = base64.b64encode(plot.picture([drawn], ".png", graphs=graphs, title=title)).decode()
     facts = [[key, _flat(value)] for key, value in machine.items() if key != "command"]
     infos = [
         [series_label(one, document["series"]), one["mode"], _flat(one.get("info", {}))] for one in document["series"]
     ]
-    return f"""{page_head(title, machine, told, missing)}
-<h2>Pictures</h2>
-<p class="note">Throughput over message size; the signature graph, throughput over the time of a message (the
-further left a curve begins, the lower the latency); and the time itself. Lines are medians, bands reach from the 5th to
-the 90th percentile. Move the pointer over a curve for its numbers.</p>
-{interactive}
+    pictures = f"""{interactive}
 <noscript><img alt="throughput and signature graphs" style="max-width:100%"
 src="data:image/png;base64,{picture}"></noscript>
+<p class="note">Throughput over message size; the signature graph, throughput over the time of a message (the
+further left a curve begins, the lower the latency); and the ratio of times. Lines are medians, bands reach from the
+5th to the 90th percentile. Move the pointer over a curve for its numbers.</p>"""
+    return f"""{page_head(title, machine, told, missing, pictures)}
 <h2>Numbers</h2>
 {_time_rows(document)}
 {_counter_rows(document)}

@@ -1,0 +1,72 @@
+"""One protocol has one look in every picture, and looks can be distinguished in grey."""
+
+import itertools
+
+import pytest
+
+from viakit import _core
+from viakit.measure import barrier, endpoints, look
+
+NAMES = [*endpoints.protocols(), "via", "bip", *(f"mpi:{one}" for one in ("mpich", "openmpi"))]
+
+
+def test_every_protocol_is_in_the_table():
+    chosen = look.looks(endpoints.protocols())
+    assert set(endpoints.protocols()) <= set(look._TABLE), "a new protocol needs a row in viakit/measure/look.py"
+    pairs = [(one.colour, one.marker) for one in chosen.values()]
+    assert len(set(pairs)) == len(pairs)
+
+
+def test_the_look_does_not_depend_on_the_others_of_the_picture():
+    for name in NAMES:
+        assert look.look(name) == look.looks(NAMES)[name] == look.looks(reversed(NAMES))[name]
+
+
+def test_members_of_a_family_differ_in_grey():
+    families = {}
+    for name in endpoints.protocols():
+        one = look.look(name)
+        families.setdefault(one.colour, []).append(one.marker)
+    for markers in families.values():
+        assert len(set(markers)) == len(markers)
+    assert set(families) <= set(look.PALETTE)
+
+
+def test_policies_have_the_colour_of_their_channel_and_a_dash_of_their_own():
+    chosen = {name: look.look(name) for name in _core.policies() if name not in ("via", "bip", "tcp")}
+    assert len(chosen) > 10
+    for name, one in chosen.items():
+        channel = _core.policy_channel(name)
+        base = look.look(f"msg-{channel}")
+        assert (one.colour, one.marker) == (base.colour, base.marker)
+        assert one == look.look(f"msg-{channel}:{name}") == look.look(f"{channel}:{name}")
+        assert one.dash
+    for one, other in itertools.combinations(chosen.values(), 2):
+        assert (one.colour, one.dash) != (other.colour, other.dash)
+
+
+def test_algorithms_differ_and_keep_their_look():
+    names = list(barrier.algorithms())
+    chosen = look.looks(names)
+    pairs = {(one.colour, one.marker) for one in chosen.values()}
+    assert len(pairs) == len(names)
+    some = look.looks(["rdma", "message", "mpi:openmpi"])
+    assert len({one.colour for one in some.values()}) == 3
+    assert some["mpi:openmpi"] == look.look("mpi:openmpi")
+
+
+def test_ways_to_wait_and_results_differ():
+    ways = [look.look("tcp", wait=wait, level=level) for wait in ("poll", "block") for level in ("c", "python")]
+    assert len({one.dash for one in ways}) == 4
+    assert {one.colour for one in ways} == {look.BLUE}
+    assert look.look("tcp", file=1).hollow
+    assert look.look("tcp", file=1).trace()["marker"]["symbol"] == "diamond-open"
+    assert look.look("tcp").line()["linestyle"] == "-"
+
+
+@pytest.mark.parametrize("places", [[0.5, 0.5, 0.5], [0.0, 1.0], [0.99, 1.0, 0.98], [0.02, 0.01, 0.0, 0.03]])
+def test_labels_move_apart_and_keep_their_order(places):
+    moved = look.spread(places, 0.1)
+    assert all(b - a >= 0.1 - 1e-9 for a, b in itertools.pairwise(sorted(moved)))
+    assert all(-1e-9 <= one <= 1 + 1e-9 for one in moved)
+    assert sorted(range(len(places)), key=lambda i: (places[i], i)) == sorted(range(len(moved)), key=lambda i: moved[i])

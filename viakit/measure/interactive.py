@@ -1,0 +1,173 @@
+"""Pages with curves that show their numbers under the pointer, drawn by Plotly without network.
+
+Paper and fields are transparent, and text has the colour of the page: the picture follows light and dark themes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from viakit.measure import plot
+from viakit.measure.ladder import format_size
+from viakit.measure.look import Look, spread
+from viakit.measure.result import Document
+from viakit.measure.table import format_bandwidth
+
+__all__ = ["CSS", "STYLE", "end_labels", "figure", "html", "layout"]
+
+# Plotly writes the colour of text into each element. These rules replace it by the page's.
+STYLE = (
+    ".js-plotly-plot [class$=tick] text, .js-plotly-plot text:is([class$=title], .legendtext) "
+    "{ fill: var(--jp-ui-font-color1, var(--vscode-editor-foreground, currentColor)) !important; }"
+)
+CSS = f"<style>{STYLE}</style>"
+_GREY = "rgba(128, 128, 128, 0.3)"
+_TEXT = "#777777"  # where the style does not apply: readable on white and on black
+
+
+def layout(canvas: Any, height: int, **more: Any) -> None:
+    """Set a transparent background, grey grids and the margins of a Plotly figure."""
+    canvas.update_layout(
+        template="none",
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        font={"color": _TEXT},
+        height=height,
+        hovermode="closest",
+        **more,
+    )
+    for update in (canvas.update_xaxes, canvas.update_yaxes):
+        update(gridcolor=_GREY, linecolor=_GREY, zeroline=False, showline=True, ticks="outside", tickcolor=_GREY)
+
+
+def end_labels(
+    ends: Sequence[tuple[str, Look, float, float]], *, column: int, log_y: bool, height: int = 330
+) -> list[dict[str, Any]]:
+    """Return the names of curves as annotations at the right edge of a field, moved apart where curves end together.
+
+    Parameters
+    ----------
+    ends : sequence of (str, Look, float, float)
+        Label, look, and the last point's y. The fourth number is not used for a single point.
+    column : int
+        Number of the field, from 1.
+    log_y : bool
+        Whether the axis is logarithmic.
+    height : int
+        Height of the field in pixels.
+    """
+    usable = [one for one in ends if one[2] == one[2] and (one[2] > 0 or not log_y)]
+    if not usable:
+        return []
+    every = [y for _, _, last, least in usable for y in (last, least) if y == y and (y > 0 or not log_y)]
+    scale = [math.log10(y) if log_y else y for y in every]
+    low, high = min(scale), max(scale)
+    span = (high - low) or 1.0
+    heights = [((math.log10(y) if log_y else y) - low) / span for _, _, y, _ in usable]
+    found = []
+    for (label, look, y, _), at, to in zip(usable, heights, spread(heights, 16 / height, -0.2, 1.2), strict=True):
+        found.append(
+            {
+                "x": 1.0,
+                "xref": f"x{'' if column == 1 else column} domain",
+                "xanchor": "left",
+                "showarrow": False,
+                "y": math.log10(y) if log_y else y,
+                "yref": f"y{'' if column == 1 else column}",
+                "yshift": (to - at) * height,
+                "text": f"{look.sign} {escape(label)}",
+                "font": {"color": look.colour, "size": 12},
+                "name": "end",
+            }
+        )
+    return found
+
+
+def _hover(one: Mapping[str, Any]) -> list[str]:
+    micro, least, most = ([time * 1e6 for time in one[key]] for key in ("time_s", "low_s", "high_s"))
+    return [
+        f"{one['label']}<br>{format_size(n)}: {t:.3f} µs one way [{a:.3f} ... {b:.3f}]<br>{format_bandwidth(rate)}"
+        for n, t, a, b, rate in zip(one["nbytes"], micro, least, most, one["Bps"], strict=True)
+    ]
+
+
+def axes(canvas: Any, graph: str, column: int, words: tuple[str, str], log_y: bool) -> None:
+    """Set the scales, units and titles of one field."""
+    logarithmic = log_y or graph in plot.LOGARITHMIC
+    place = {"row": 1, "col": column}
+    canvas.update_xaxes(type="log", title_text=words[0], exponentformat="SI", **place)
+    if graph != "signature":
+        canvas.update_xaxes(ticksuffix="B", **place)
+    title = "" if graph == "signature" and column > 1 else words[1]  # the field at the left has it
+    canvas.update_yaxes(type="log" if logarithmic else "linear", title_text=title, exponentformat="SI", **place)
+    if graph in ("throughput", "signature"):
+        canvas.update_yaxes(ticksuffix="B/s", **place)
+
+
+def figure(
+    documents: Sequence[Document],
+    *,
+    names: Sequence[str] | None = None,
+    graphs: Sequence[str] | None = None,
+    log_y: bool = True,
+    title: str | None = None,
+) -> Any:
+    """Draw results with Plotly and return its figure; arguments as for :func:`viakit.measure.plot.figure`."""
+    import plotly.graph_objects as go  # optional package
+    from plotly.subplots import make_subplots  # optional package
+
+    graphs = graphs or plot.usual_graphs(documents)
+    drawn = plot.curves(documents, names, intervals="ratio" in graphs)
+    axis, below = plot.words(documents)
+    heading = title or plot.title_of(drawn, documents)
+    titles = [plot.HEADINGS[graph] for graph in graphs]
+    canvas = make_subplots(rows=1, cols=len(graphs), subplot_titles=titles, horizontal_spacing=0.1)
+    for column, graph in enumerate(graphs, start=1):
+        for one in drawn:
+            x, y, low, high = plot.lines_of(one, graph)
+            around, along = low + high[::-1], (y if graph == "signature" else x)
+            band = {"x": [*along, *along[::-1]], "y": around}
+            if graph == "signature":
+                band = {"x": around, "y": band["x"]}
+            fill = {"fill": "toself", "fillcolor": one["look"].colour, "opacity": 0.15, "line": {"width": 0}}
+            for trace in (
+                go.Scatter(**band, **fill, mode="lines", hoverinfo="skip", showlegend=False),
+                go.Scatter(
+                    x=x,
+                    y=y,
+                    name=one["label"],
+                    mode="lines+markers",
+                    **one["look"].trace(),
+                    text=_hover(one),
+                    hovertemplate="%{text}<extra></extra>",
+                    showlegend=column == 1,
+                ),
+            ):
+                trace.legendgroup = one["label"]
+                canvas.add_trace(trace, row=1, col=column)
+        axes(canvas, graph, column, plot.axis_words(graph, axis, drawn[0]["label"]), log_y)
+    layout(
+        canvas,
+        500,
+        title={"text": f"{escape(heading)}<br><sup>{below}; lines: medians, bands: 5th to 90th percentile</sup>"},
+        legend={"orientation": "h", "y": -0.2},
+        margin={"t": 90, "r": 130},
+    )
+    last = graphs[-1]
+    ends = [
+        (one["label"], one["look"], lines[1][-1], min(lines[1])) for one in drawn if (lines := plot.lines_of(one, last))
+    ]
+    logarithmic = log_y or last in plot.LOGARITHMIC
+    for label in end_labels(ends, column=len(graphs), log_y=logarithmic):
+        canvas.add_annotation(**label)
+    return canvas
+
+
+def html(documents: Sequence[Document], *, whole: bool = True, **kw: Any) -> str:
+    """Return an HTML page (or, with *whole* False, a <div> for one) that draws without network."""
+    page = str(figure(documents, **kw).to_html(full_html=whole, include_plotlyjs=True, config={"displaylogo": False}))
+    theme = f"<style>:root {{ color-scheme: light dark; }} {STYLE}</style>"
+    return page.replace("<head>", f"<head>{theme}", 1) if whole else theme + page

@@ -1,0 +1,209 @@
+"""How a protocol appears in every picture: its colour, its marker and its dash. The one table of all pictures.
+
+The colour is that of the protocol's family (VIA, BIP, TCP, ...), from the palette of Okabe and Ito, which colour-blind
+readers can distinguish. The marker is that of the member, so that curves differ in grey as well. A policy of the
+message engine keeps colour and marker of its channel, and has a dash of its own. Names that are not in the table, such
+as the algorithms of barriers, get pairs of colour and marker that no other curve of the picture has.
+"""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+__all__ = ["INK", "PALETTE", "Look", "look", "looks", "spread"]
+
+INK = "#4D4D4D"  # grey that can be read on white and on black
+ORANGE, SKY, GREEN, BLUE, VERMILION, PURPLE = "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7"
+PALETTE = (VERMILION, BLUE, ORANGE, SKY, GREEN, PURPLE, INK)
+
+# Markers as Matplotlib names them, and the same shapes as Plotly names them.
+SYMBOLS = {
+    "o": "circle", "s": "square", "^": "triangle-up", "v": "triangle-down", "D": "diamond", "P": "cross", "X": "x",
+    "*": "star", "<": "triangle-left", ">": "triangle-right", "p": "pentagon", "h": "hexagon",
+}  # fmt: skip
+SIGNS = dict(zip(SYMBOLS, zip("●■▲▼◆✚✖★◀▶⬟⬢", "○□△▽◇✛✕☆◁▷⬠⬡", strict=True), strict=True))
+
+_TABLE: dict[str, tuple[str, str]] = {
+    "via-eth": (VERMILION, "o"),
+    "via-udp": (VERMILION, "s"),
+    "via-shm": (VERMILION, "^"),
+    "via-loop": (VERMILION, "v"),
+    "via-sim": (VERMILION, "X"),
+    "msg-via": (VERMILION, "P"),
+    "via": (VERMILION, "P"),  # ranks over VIA use the message engine
+    "bip-eth": (ORANGE, "o"),
+    "bip-udp": (ORANGE, "s"),
+    "bip-shm": (ORANGE, "^"),
+    "bip-sim": (ORANGE, "X"),
+    "msg-bip": (ORANGE, "P"),
+    "bip": (ORANGE, "P"),
+    "tcp": (BLUE, "D"),
+    "tcp:default": (BLUE, "v"),
+    "msg-tcp": (BLUE, "P"),
+    "netpipe:tcp": (BLUE, "X"),
+    "udp": (SKY, "s"),
+    "zmq": (GREEN, "*"),
+    "mpi": (PURPLE, "h"),
+    "mpi:mpich": (PURPLE, "<"),
+    "mpi:openmpi": (PURPLE, ">"),
+    "unix": (INK, "^"),
+    "frames": (INK, "o"),
+    "floor": (INK, "v"),
+    "null": (INK, "X"),
+    "copies": (INK, "D"),
+    "scheduler": (INK, "p"),
+}
+
+# Lengths of strokes and gaps, in widths of the line.
+_USUAL = {
+    ("poll", "c"): (),
+    ("block", "c"): (5.0, 2.0),
+    ("hybrid", "c"): (6.0, 1.5),
+    ("poll", "python"): (1.0, 1.5),
+    ("block", "python"): (5.0, 2.0, 1.0, 2.0),
+}
+_OF_POLICIES = (
+    (8.0, 2.0), (3.0, 1.5), (8.0, 2.0, 2.0, 2.0), (1.5, 2.5), (8.0, 2.0, 2.0, 2.0, 2.0, 2.0), (4.0, 4.0),
+    (12.0, 2.0), (4.0, 1.5, 1.0, 1.5), (12.0, 2.0, 4.0, 2.0), (2.0, 1.0), (4.0, 1.5, 1.0, 1.5, 1.0, 1.5),
+    (12.0, 4.0), (6.0, 2.0, 6.0, 4.0), (9.0, 3.0, 3.0, 3.0), (7.0, 1.0), (5.0, 5.0), (3.0, 3.0, 1.0, 3.0),
+    (10.0, 2.0, 2.0, 2.0, 6.0, 2.0), (1.0, 4.0), (14.0, 2.0, 1.0, 2.0), (6.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Look:
+    """Colour, marker and dash of a curve.
+
+    Attributes
+    ----------
+    colour : str
+        ``#RRGGBB``.
+    marker : str
+        Marker as Matplotlib names it.
+    dash : tuple of float
+        Lengths of strokes and gaps in widths of the line; empty: a solid line.
+    hollow : bool
+        Whether markers are drawn as outlines: the curves of a second result.
+    """
+
+    colour: str
+    marker: str
+    dash: tuple[float, ...] = ()
+    hollow: bool = False
+
+    @property
+    def linestyle(self) -> Any:
+        """The dash for Matplotlib."""
+        return (0, self.dash) if self.dash else "-"
+
+    @property
+    def sign(self) -> str:
+        """The marker as a character, for text beside a curve."""
+        return SIGNS[self.marker][self.hollow]
+
+    def line(self, size: float = 4.0) -> dict[str, Any]:
+        """Return the arguments of Matplotlib's ``plot``, with markers of *size* points."""
+        face = {"markerfacecolor": "none"} if self.hollow else {}
+        style = {"color": self.colour, "linestyle": self.linestyle, "marker": self.marker, "markersize": size}
+        return {**style, **face, "linewidth": 1.6}
+
+    def trace(self) -> dict[str, Any]:
+        """Return the arguments ``line`` and ``marker`` of Plotly's ``Scatter``."""
+        dash = ",".join(f"{2 * length:g}px" for length in self.dash) or "solid"
+        symbol = SYMBOLS[self.marker] + ("-open" if self.hollow else "")
+        return {
+            "line": {"color": self.colour, "dash": dash, "width": 2},
+            "marker": {"size": 7, "color": self.colour, "symbol": symbol},
+        }
+
+
+def _of_policy(name: str) -> Look | None:
+    """Return the look of "mpich-p4", "tcp:mpich-p4" or "msg-tcp:mpich-p4", also with changed fields after a comma."""
+    from viakit import _core  # start-up time: only names of policies need it
+
+    base, colon, policy = name.partition(":")
+    first = (policy if colon else base).partition(",")[0]
+    names = list(_core.policies())
+    if first not in names:
+        return None
+    channel = str(_core.policy_channel(first))
+    if colon and base.removeprefix("msg-") != channel:
+        return None
+    of_channel = [each for each in names if _core.policy_channel(each) == channel]
+    dash = _OF_POLICIES[of_channel.index(first) % len(_OF_POLICIES)]
+    return Look(*_TABLE[f"msg-{channel}"], dash)
+
+
+def _known(name: str) -> Look | None:
+    return Look(*_TABLE[name]) if name in _TABLE else _of_policy(name)
+
+
+def looks(names: Iterable[str]) -> dict[str, Look]:
+    """Return the looks of all curves of a picture by name; no two share colour, marker and dash.
+
+    A name that the table lacks keeps its look from picture to picture, unless another one of the picture has taken it.
+    """
+    names = list(dict.fromkeys(names))
+    found: dict[str, Look] = {}
+    for name in names:
+        known = _known(name)
+        if known is None:
+            continue
+        if known in found.values() and known.dash:  # the same policy with changed fields
+            known = next(
+                (one for dash in _OF_POLICIES if (one := replace(known, dash=dash)) not in found.values()), known
+            )
+        found[name] = known
+    markers = list(SYMBOLS)
+    pairs = [(PALETTE[i % len(PALETTE)], markers[i % len(markers)]) for i in range(len(PALETTE) * len(markers))]
+    for name in names:
+        if name in found:
+            continue
+        taken = {(one.colour, one.marker) for one in found.values()}
+        colours = {one.colour for one in found.values()} if len(names) <= len(PALETTE) else set()
+        start = zlib.crc32(name.encode()) % len(pairs)
+        order = pairs[start:] + pairs[:start]
+        free = [pair for pair in order if pair not in taken] or order
+        found[name] = Look(*next((pair for pair in free if pair[0] not in colours), free[0]))
+    return {name: found[name] for name in names}
+
+
+def look(name: str, *, wait: str = "poll", level: str = "c", file: int = 0, among: Sequence[str] = ()) -> Look:
+    """Return the look of the curve of a protocol, policy or algorithm.
+
+    Parameters
+    ----------
+    name : str
+        "via-eth", "tcp", "msg-tcp:mpich-p4", "mpich-p4", "rdma", ...
+    wait : {"poll", "block", "hybrid"}
+        Way to wait.
+    level : {"c", "python"}
+        Language of the loop. Way and language select the dash, unless a policy does.
+    file : int
+        Number of the result, from 0, if a picture has several. Markers of every second result are outlines.
+    among : sequence of str
+        All names of the picture.
+    """
+    found = looks(among or (name,))[name]
+    return replace(found, dash=found.dash or _USUAL.get((wait, level), ()), hollow=file % 2 == 1)
+
+
+def spread(places: Sequence[float], gap: float, low: float = 0.0, high: float = 1.0) -> list[float]:
+    """Move labels apart: return places that keep the order of the given ones and differ by at least *gap*.
+
+    The result stays between *low* and *high* if there is room for all.
+    """
+    order = sorted(range(len(places)), key=lambda i: places[i])
+    moved = list(places)
+    for before, i in itertools.pairwise(order):
+        moved[i] = max(moved[i], moved[before] + gap)
+    limit = high
+    for i in reversed(order):
+        moved[i] = min(moved[i], limit)
+        limit = moved[i] - gap
+    excess = low - min(moved, default=low)
+    return [one + excess if excess > 0 else one for one in moved]
