@@ -5,6 +5,7 @@
  *      clock.c     ticks and their duration
  *      endpoint.c  buffers and error texts that endpoints share
  *      content.c   the bytes of messages: patterns, writing and reading of touched buffers
+ *      steps.c     the steps of a message, each timed alone
  *      ep_*.c      one protocol each: null and floor, frames, socket (tcp, unix), udp, zmq, mpi, via, msg, bip
  *
  * A measurement has two sides, A (side 0, which holds the clock) and B (side 1). Each side makes the same calls on its
@@ -424,5 +425,14 @@ int bench_bip_connect(bench_ep *ep, const unsigned char *cards, int timeout_ms);
 int bench_bip_counters(bench_ep *ep, uint64_t *values, int n); /* the NIC's, as bench_via_counters */
 /* Describe NIC, job, and the packets of a message of len bytes. As bench_via_describe. */
 int bench_bip_describe(bench_ep *ep, size_t len, char *text, size_t room);
+
+/* ---------------------------------------------------------------- the steps of a message */
+
+double bench_step_call(int n); /* seconds per system call that does nothing */
+double bench_step_copy(uint8_t *to, const uint8_t *from, size_t len, int n); /* seconds per copy of len bytes */
+
+/* Send `batch` messages of len bytes into `out`, then receive them from `in`, in this thread. The receive buffer of `in`
+ * must have room for all. Sets the seconds per message of both halves. Returns 0, or an errno. */
+int bench_step_pass(int out, int in, uint8_t *buffer, size_t len, int batch, double *send_s, double *recv_s);
 
 #endif /* BENCH_BENCH_H */

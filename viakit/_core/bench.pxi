@@ -518,3 +518,51 @@ def bench_clock():
     with nogil:
         ns = bench_ns_per_tick()
     return bench_clock_name().decode(), ns
+
+
+def bench_step_call(int n):
+    """Return the seconds of a system call that does nothing, as the mean of *n* calls, at least 1."""
+    cdef double seconds
+    if n < 1:
+        raise ValueError(f"n must be at least 1, got {n}")
+    with nogil:
+        bench_ns_per_tick()
+        seconds = bench_step_call_c(n)
+    return seconds
+
+
+def bench_step_copy(size_t nbytes, int n):
+    """Return the seconds of a copy of *nbytes* bytes, as the mean of *n* copies, at least 1."""
+    cdef double seconds
+    cdef unsigned char[::1] source = bytearray(max(nbytes, 1)), to = bytearray(max(nbytes, 1))
+    if n < 1:
+        raise ValueError(f"n must be at least 1, got {n}")
+    with nogil:
+        bench_ns_per_tick()
+        seconds = bench_step_copy_c(&to[0], &source[0], nbytes, n)
+    return seconds
+
+
+def bench_step_pass(int out, int source, unsigned char[::1] message not None, int batch):
+    """Send *message* *batch* times into the socket *out*, then receive all from *source*, in this thread.
+
+    Returns
+    -------
+    tuple of float
+        Seconds per message to send and to receive. The receiver overwrites *message*.
+
+    Raises
+    ------
+    OSError
+        If a call fails, or a message does not arrive within 2 s.
+    """
+    cdef double send_s = 0, recv_s = 0
+    cdef int failed
+    if batch < 1 or message.shape[0] < 1:
+        raise ValueError(f"batch and message must not be empty, got {batch} messages of {message.shape[0]} bytes")
+    with nogil:
+        bench_ns_per_tick()
+        failed = bench_step_pass_c(out, source, &message[0], message.shape[0], batch, &send_s, &recv_s)
+    if failed:
+        raise OSError(failed, os.strerror(failed))
+    return send_s, recv_s

@@ -140,3 +140,8 @@ cdef extern from "bench/content.h" nogil:
     void bench_content_write(unsigned char *message, size_t len, uint64_t value)
     uint64_t bench_content_sum(const unsigned char *message, size_t len)
     uint64_t bench_content_sum_of(size_t len, uint64_t value)
+
+    double bench_step_call_c "bench_step_call"(int n)
+    double bench_step_copy_c "bench_step_copy"(unsigned char *to, const unsigned char *source, size_t len, int n)
+    int bench_step_pass_c "bench_step_pass"(int out, int source, unsigned char *buffer, size_t len, int batch,
+                                            double *send_s, double *recv_s)

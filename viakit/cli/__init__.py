@@ -25,6 +25,7 @@ from viakit import __version__
 from viakit.cli.application import app, speedup
 from viakit.cli.barriers import barrier
 from viakit.cli.base import INTERRUPTED, Failure
+from viakit.cli.breakdown import breakdown
 from viakit.cli.collective import collectives
 from viakit.cli.machine import bench, config_command, demo, doctor, inspect_command
 from viakit.cli.notebook import lab
@@ -100,6 +101,7 @@ def cli() -> None:
 for _command in (
     demo,
     sweep,
+    breakdown,
     barrier,
     collectives,
     plot,

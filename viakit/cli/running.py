@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 from typing import Any
@@ -88,6 +89,25 @@ def _environment(words: tuple[str, ...]) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
+def _refuse_mpi4py(words: list[str]) -> None:
+    """Refuse a Python file that imports mpi4py where it would load an MPI of its own, with ranks of its own."""
+    if not words[0].endswith(".py"):
+        return
+    try:
+        with open(words[0], encoding="utf-8") as file:
+            tree = ast.parse(file.read())
+    except (OSError, SyntaxError, ValueError):
+        return  # the ranks report it
+    names = [alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module or "" for node in tree.body if isinstance(node, ast.ImportFrom) and not node.level]
+    if any(name.partition(".")[0] == "mpi4py" for name in names):
+        raise Failure(
+            f"{words[0]} imports mpi4py, which sees none of these ranks; give --as-mpi4py, or --protocol mpi, or "
+            "import viakit.mpi in its place",
+            2,
+        )
+
+
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option(
     "-n", "--ranks", type=click.IntRange(1, 1024), help="Number of ranks.  [default: 1, or one for each host]"
@@ -147,6 +167,8 @@ def run(
 
     words = [*command[1:]] if command[0] == "--" else [*command]
     environment = _environment(env)
+    if not as_mpi4py and not str(options["protocol"] or os.environ.get("VIAKIT_PROTOCOL", "")).startswith("mpi"):
+        _refuse_mpi4py(words)
     if as_mpi4py:
         from viakit.shim import FOLDER  # start-up time
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from viakit.cli.base import Failure, Several, Size, deliver, memory_options, progress_bar, wire_options
+from viakit.cli.base import Failure, Several, Size, deliver, make_console, memory_options, progress_bar, wire_options
 from viakit.cli.group import check_outputs
 from viakit.measure import ladder, plot, result
 
@@ -261,7 +261,7 @@ def _finish(
     show_default=True,
     help="Calibrate BIP's pipeline, or the thresholds of the message engine, or both.",
 )
-@click.option("--seconds", type=float, default=10.0, show_default=True, help="Approximate time per measurement.")
+@click.option("--seconds", type=float, default=60.0, show_default=True, help="Approximate time for all measurements.")
 @click.option("--rate", help="Limit of the testbed's wire, bit/s: 1gbit, 100mbit, 1e9.")
 @click.option(
     "--plot", "picture", metavar="P", help="Draw model and measurement; for several links, P gets the link's name."
@@ -275,8 +275,8 @@ def calibrate(
     The default is all links. Links between hosts are measured on a testbed.
     """
     from viakit.measure import calibrate as calibration  # start-up time
-    from viakit.measure.calibrate_messages import LINKS, calibrate_messages, leaves_host  # start-up time
-    from viakit.testbed import Testbed, parse_rate  # start-up time
+    from viakit.measure.calibrate_messages import LINKS  # start-up time
+    from viakit.testbed import parse_rate  # start-up time
 
     for link in links:
         if link not in LINKS:
@@ -284,7 +284,7 @@ def calibrate(
     if rate is not None:
         parse_rate(rate)  # Report an invalid rate before the measurement.
     if not 0 < seconds <= 1e6:
-        raise Failure(f"--seconds is {seconds:g}; expected the time for a measurement, for instance 10", 2)
+        raise Failure(f"--seconds is {seconds:g}; expected the time for all measurements, for instance 60", 2)
     pipelines = [link for link in links or LINKS if what != "messages" and link in calibration.LINKS]
     if not pipelines and (picture is not None or what == "bip"):
         option = "--what bip measures" if what == "bip" else "--plot draws"
@@ -294,21 +294,46 @@ def calibrate(
         one = Path(picture)
         pictures = {link: one if len(links) == 1 else one.with_stem(f"{one.stem}-{link}") for link in pipelines}
         check_outputs(None, [str(place) for place in pictures.values()])
-    for link in links or LINKS:
+    _calibrate_each(links or tuple(LINKS), pipelines, what, seconds, rate, pictures, dry_run)
+
+
+def _calibrate_each(
+    links: Sequence[str],
+    pipelines: Sequence[str],
+    what: str,
+    seconds: float,
+    rate: str | None,
+    pictures: Mapping[str, Path],
+    dry_run: bool,
+) -> None:
+    """Calibrate links in turn until the time is over; print a table, and name the links that were not measured."""
+    from viakit.measure import calibrate as calibration  # start-up time
+    from viakit.measure.calibrate_messages import calibrate_messages, leaves_host  # start-up time
+    from viakit.measure.calibrate_table import table  # start-up time
+    from viakit.testbed import Testbed  # start-up time
+
+    begun, left = time.monotonic(), list(links)
+    found: list[tuple[str, calibration.Calibration | None, Any]] = []
+    each = seconds / (len(pipelines) + (len(links) if what != "bip" else 0))
+    saved: list[str] = []
+    while left and (not found or time.monotonic() - begun + each < seconds):
+        link = left.pop(0)
         with contextlib.ExitStack() as stack:
             testbed = stack.enter_context(Testbed(hosts=2, rate=rate)) if leaves_host(link) else None
-            options: dict[str, Any] = {"testbed": testbed, "seconds": seconds}
+            options: dict[str, Any] = {"testbed": testbed, "seconds": each}
             options["say"] = lambda text: click.echo(text, err=True)
             pipeline = calibration.calibrate(link, **options) if link in pipelines else None
             thresholds = calibrate_messages(link, **options) if what != "bip" else None
-        if pipeline is not None:
-            click.echo(pipeline.text(), nl=False)
-            click.echo(f"# deviation of the model from the measurement: {pipeline.error:.0%} (median)")
-        if thresholds is not None:
-            click.echo(thresholds.text(), nl=False)
-        for found in (pipeline, thresholds):
-            if found is not None and not dry_run:
-                click.echo(f"wrote {found.save()}")
+        found.append((link, pipeline, thresholds))
+        for one in (pipeline, thresholds):
+            saved += [one.save()] if one is not None and not dry_run else []
         if pipeline is not None and link in pictures:
             calibration.save_picture(pipeline, str(pictures[link]))
-            click.echo(f"wrote {pictures[link]}")
+            saved.append(str(pictures[link]))
+    make_console().print(table(found))
+    for name in saved:
+        click.echo(f"wrote {name}")
+    if left:
+        click.echo(
+            f"not calibrated: {', '.join(left)}, because the {seconds:g} s were over; name a link, or raise --seconds"
+        )

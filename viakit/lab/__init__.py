@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from viakit.lab._compare import Compare
     from viakit.lab._faults import Faults
     from viakit.lab._via import Stepper
+    from viakit.measure.breakdown import Breakdown
 
-__all__ = ["Busy", "LabError", "app", "barrier", "compare", "faults", "running", "stop", "via"]
+__all__ = ["Busy", "LabError", "app", "barrier", "breakdown", "compare", "faults", "running", "stop", "via"]
 
 
 def compare(
@@ -156,6 +157,39 @@ def faults(*, start: bool | None = None, **settings: Any) -> Faults:
     made = Faults(settings)
     made._begin(bool(settings) or made._mode != "widgets" if start is None else start)
     return made
+
+
+def breakdown(*protocols: str, nbytes: int = 8, seconds: float = 9.0, seed: int | None = None) -> Breakdown:
+    """Divide the time of one message into its parts, as stacked bars that grow step by step.
+
+    The parts are system calls, copies, protocol, interrupt, wake-up, and a remainder
+    (:mod:`viakit.measure.breakdown` describes how each is obtained). The call returns when all are measured.
+
+    Parameters
+    ----------
+    *protocols : str
+        Some of "tcp", "udp" and "via-eth". Default: all three.
+    nbytes : int
+        Bytes of the message, 1 to 1400.
+    seconds : float
+        Time for measurements.
+    seed : int, optional
+        Seed of the order of turns.
+
+    Returns
+    -------
+    viakit.measure.breakdown.Breakdown
+
+    Raises
+    ------
+    LabError
+        If the measurement fails; the message gives the reason.
+    ValueError
+        If an argument is invalid.
+    """
+    from viakit.lab import _breakdown  # start-up time
+
+    return _breakdown.run(protocols, nbytes, seconds, seed)
 
 
 def via(message: bytes = b"hello", operation: str = "send") -> Stepper:

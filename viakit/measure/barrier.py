@@ -300,7 +300,9 @@ def figure(documents: Iterable[Document], *, title: str | None = None) -> Figure
         label = "a turn of the scheduler" if algorithm == TURN else label
         if skew_s:
             label += f", skew {skew_s * 1e6:g} µs"
-        look = replace(chosen[drawn_as(protocol, algorithm, named=len(protocols) > 1)], hollow=skews.index(skew_s) % 2 == 1)
+        look = replace(
+            chosen[drawn_as(protocol, algorithm, named=len(protocols) > 1)], hollow=skews.index(skew_s) % 2 == 1
+        )
         draw_curve(axes, n, [one[1] for one in points], label, look)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")

@@ -17,6 +17,7 @@ import numpy as np
 from viakit import _core
 from viakit.base import calibration_file as _calibration_file
 from viakit.measure.environment import environment
+from viakit.measure.look import PALETTE, SYMBOLS
 from viakit.measure.pair import Pair
 from viakit.measure.turns import count_for
 
@@ -26,9 +27,11 @@ if TYPE_CHECKING:
 __all__ = ["Calibration", "calibrate", "fit", "save_picture"]
 
 LINKS = ("shm", "eth", "udp")
+SHAPES = list(SYMBOLS)
 WHOLE = 16 << 20  # "one packet"
 PACKETS = (4096, 16384, 65536, 262144, WHOLE)
 LENGTHS = (32768, 131072, 524288, 2 << 20, 8 << 20)
+SHORT_S = 5.0
 SHORTS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
 
 
@@ -121,7 +124,7 @@ def calibrate(
     testbed : Testbed, optional
         Two hosts for links between hosts.
     seconds : float
-        Approximate time for measurements.
+        Approximate time for measurements. Below 5 s three sizes of packets are measured in place of five.
     say : callable
         Called with a description of each measurement.
 
@@ -129,7 +132,8 @@ def calibrate(
     -------
     Calibration
     """
-    slice_s = seconds / (len(PACKETS) * len(LENGTHS) + 2 * len(SHORTS))
+    packets = PACKETS if seconds >= SHORT_S else PACKETS[::2]
+    slice_s = seconds / (len(packets) * len(LENGTHS) + 2 * len(SHORTS))
     name = f"bip-{link}"
 
     def measure(lengths: tuple[int, ...], **options: int) -> dict[int, float]:
@@ -137,7 +141,7 @@ def calibrate(
             return {nbytes: typical_s(pair, nbytes, slice_s, 5, 2000) for nbytes in lengths}
 
     times: dict[tuple[int, int], float] = {}
-    for packet in PACKETS:
+    for packet in packets:
         say(f"{link}: packets of {packet} bytes" if packet < WHOLE else f"{link}: one packet")
         for nbytes, value in measure(LENGTHS, packet=packet, small=252).items():
             if packet <= nbytes or packet == WHOLE:
@@ -155,17 +159,28 @@ def save_picture(found: Calibration, path: str) -> None:
     picture = Figure(figsize=(8, 5), layout="constrained")
     axes = picture.subplots()
     lengths = np.unique(np.logspace(np.log10(min(LENGTHS)), np.log10(max(LENGTHS)), 200).astype(int))
-    for i, packet in enumerate(PACKETS):
+    for i, packet in enumerate(sorted({packet for _, packet in found.times})):
         points = [(n, value) for (n, p), value in found.times.items() if p == packet]
         label = f"packets of {packet // 1024} KiB" if packet < WHOLE else "one packet"
-        axes.plot(*zip(*((n, 1e6 * t) for n, t in points), strict=True), "o", color=f"C{i}", label=label)
+        axes.plot(
+            *zip(*((n, 1e6 * t) for n, t in points), strict=True),
+            SHAPES[i % len(SHAPES)],
+            color=PALETTE[i % len(PALETTE)],
+            label=label,
+        )
         shown = [n for n in lengths if n >= points[0][0]]
-        axes.plot(shown, [1e6 * found.predict(int(n), packet) for n in shown], "-", color=f"C{i}", linewidth=0.8)
+        axes.plot(
+            shown,
+            [1e6 * found.predict(int(n), packet) for n in shown],
+            "-",
+            color=PALETTE[i % len(PALETTE)],
+            linewidth=0.8,
+        )
     table = found.rows
     best = [next((p for upto, p in table if n <= upto), table[-1][1]) for n in lengths]
     adaptive = [1e6 * found.predict(int(n), p) for n, p in zip(lengths, best, strict=True)]
     axes.plot(lengths, adaptive, "k--", label="model, adaptive packets")
-    axes.set(xscale="log", yscale="log", xlabel="message, bytes", ylabel="one-way time, microseconds")
+    axes.set(xscale="log", yscale="log", xlabel="message, bytes", ylabel="one-way time, µs")
     axes.set_title(f"BIP's pipeline on {found.link}: measured (points) and modelled (lines)")
     axes.legend()
     picture.savefig(path)

@@ -31,6 +31,7 @@ __all__ = ["LINKS", "Thresholds", "calibrate_messages", "choose", "leaves_host"]
 LINKS = {"shm": "msg-via", "eth": "msg-via", "udp": "msg-via", "tcp": "msg-tcp"}  # and the protocol that is measured
 SIZES = (1024, 2048, 4096, 8192, 16384, 32768, 65536)
 LONG = (262144, 1 << 20)
+SHORT_S = 5.0  # in less time, each method has one turn, and two numbers of credits are measured
 CREDITS = (16, 32, 64, 128)
 STREAM_BYTES = 1024
 _MOST = max(SIZES)
@@ -142,19 +143,21 @@ def calibrate_messages(
     ways = {"eager": f"eager_limit{suffix}={_MOST}"}
     for way in ("rput", "rget", "r3") if by_via else ("r3",):
         ways[way] = f"eager_limit{suffix}=512,rendezvous={way}"
-    slice_s = seconds / (2 * (len(SIZES) + len(LONG)) * len(ways) + 2 * len(CREDITS))
+    turns = (1, -1) if seconds >= SHORT_S else (1,)
+    credits_of = (CREDITS if seconds >= SHORT_S else CREDITS[::3]) if by_via else ()
+    slice_s = seconds / (len(turns) * (len(SIZES) + len(LONG)) * len(ways) + 2 * len(CREDITS))
     samples: dict[tuple[str, int], list[float]] = {}
-    for turn in (1, -1):
+    for turn in turns:
         for way in list(ways)[::turn]:
             say(f"{link}: messages, {'sent at once' if way == 'eager' else way}")
             with Pair(name, testbed=testbed, **conditions, options={**options, "policy": ways[way]}) as pair:
                 for n in SIZES + (() if way == "eager" else LONG):
                     samples.setdefault((way, n), []).append(typical_s(pair, n, slice_s, 10, 3000))
     gaps: dict[int, float] = {}
-    for credits in CREDITS if by_via else ():
+    for credits in credits_of:
         say(f"{link}: {credits} eager buffers")
         with Pair(name, testbed=testbed, **conditions, options={**options, "policy": f"credits={credits}"}) as pair:
-            run = pair.run(STREAM_BYTES, "stream", count=2000, repeats=9)
+            run = pair.run(STREAM_BYTES, "stream", count=2000, repeats=9 if seconds >= SHORT_S else 3)
             gaps[credits] = float(np.median(run.one_way_s))
     times = {key: min(found) for key, found in samples.items()}
     return Thresholds(link, times, gaps, environment())

@@ -39,6 +39,7 @@ __all__ = [
 ]
 
 MOST_ROWS = 40
+_TOO_FEW = "too few"
 WAIT_WORDS = {"poll": "polled", "block": "blocking", "hybrid": "hybrid waits"}
 LEVEL_WORDS = {"c": "loop in C", "python": "loop in Python"}
 
@@ -142,6 +143,8 @@ def format_ratio(value: float) -> str:
 def _ratio_cell(ratio: stats.Ratio | None) -> str:
     if ratio is None:
         return "-"
+    if not math.isfinite(ratio.high):
+        return f"[dim]{_TOO_FEW}[/dim]"
     text = format_ratio(ratio.value)
     return f"[dim]~{text}[/dim]" if ratio.low <= 1.0 <= ratio.high else text
 
@@ -247,6 +250,7 @@ def _fill(
         heads.append("touching")
         notes = [*notes, "touching: writing and reading a message without sending it, part of every time"]
     table = sheet(*(f">{head}" for head in heads), whole=heads)
+    few = False
     for nbytes in sizes:
         row = [format_size(nbytes)]
         base_point = point_at(columns[0], nbytes)
@@ -261,10 +265,13 @@ def _fill(
                 row.append(
                     _ratio_cell(point_ratio(point, base_point, bandwidth=bandwidth) if point and base_point else None)
                 )
+                few = few or _TOO_FEW in row[-1]
         if touched:
             cost = touching(columns, nbytes)
             row.append("-" if cost is None else format_time(cost))
         table.add_row(*row)
+    if few:
+        notes = [*notes, f"{_TOO_FEW}: fewer than {stats.MIN_BURSTS} bursts have no ratio; raise --seconds"]
     # Title and notes are outside the table, because rich would wrap them to its width.
     return Group(title, table, *([f"[dim]{'; '.join(notes)}[/dim]"] if notes else []), "")
 
