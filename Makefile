@@ -4,7 +4,7 @@
 
 SECONDS ?= 60
 
-.PHONY: help setup demo test pythons wheels bench mpi4py lint ctest asan tsan fuzz soak attack docs lab clean
+.PHONY: help setup slides walk demo test pythons wheels bench mpi4py lint ctest asan tsan fuzz soak attack docs lab clean
 
 help: ; @sed -n 's/^\([a-z0-9]*\):.*## /  make \1\t/p' Makefile
 setup: ; @tools/setup-venv $(EXTRAS) ## make .venv and install viakit into it
@@ -23,6 +23,9 @@ soak: setup ; @tools/ctest plain 'faults loop' && tools/soak $(SECONDS) ## a mil
 attack: SECONDS = 300
 attack: setup ; @tools/ctest plain --list >/dev/null && .venv/bin/python tools/attack.py --seconds $(SECONDS) $(ARGS) ## hostile neighbours of every kind, SECONDS=300 in all, and a table of what held; ARGS=--help for options
 docs: ; @tools/setup-venv docs && .venv/bin/sphinx-build -q -W docs build/docs && echo build/docs/index.html ## documentation as HTML
+slides: setup ; @.venv/bin/python tools/slides $(ARGS) ## the slides of the course as one page of reveal.js, and as PDF if Chromium is there
+walk: EXTRAS = lab
+walk: setup ; @.venv/bin/python tools/walk $(ARGS) ## the plan of ninety minutes, with a stopwatch; ARGS=--quick
 pythons: ; @tools/pythons $(ARGS) ## the Python tests on every interpreter from 3.10 on that is found
 wheels: ; @tools/wheels ## manylinux wheels for x86-64 and aarch64 in dist/, for every interpreter found; each is installed and tried
 lab: ; @tools/setup-venv lab && .venv/bin/viakit lab $(ARGS) ## JupyterLab on the lessons

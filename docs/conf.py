@@ -2,6 +2,9 @@
 
 import inspect
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import click
@@ -10,6 +13,8 @@ from docutils.parsers.rst import Directive
 
 import viakit
 from viakit.cli import cli
+from viakit.cli.reference import EXAMPLES, grouped
+from viakit.measure import plot
 
 project = "viakit"
 copyright = "viakit contributors"
@@ -28,19 +33,29 @@ suppress_warnings = ["ref.python"]  # "state" is an attribute of several classes
 
 
 class CommandHelp(Directive):
-    """``viakit-commands``: what ``viakit`` and each of its commands say to ``--help``, so that the two never differ."""
+    """``viakit-commands``: a section per command, with its help, an example, and its options in groups."""
 
     def run(self) -> list[nodes.Node]:
-        """Return a section per command."""
+        """Return the sections."""
         found: list[nodes.Node] = []
-        group = click.Context(cli, info_name="viakit", max_content_width=100)
-        for name, command in [("", cli), *sorted(cli.commands.items())]:
-            title = f"viakit {name}".strip()
-            context = group if not name else click.Context(command, info_name=title, max_content_width=100)
+        for name, command in sorted(cli.commands.items()):
+            title = f"viakit {name}"
             section = nodes.section(ids=[nodes.make_id(title)])
             section += nodes.title("", title)
-            text = command.get_help(context)
-            section += nodes.literal_block(text, text, language="text")
+            for text in inspect.cleandoc(command.help or "").split("\n\n"):
+                verbatim = text.startswith("\b")
+                words = text.removeprefix("\b").strip("\n") if verbatim else " ".join(text.split())
+                section += nodes.literal_block(words, words) if verbatim else nodes.paragraph("", words)
+            usage = command.get_usage(click.Context(command, info_name=title, max_content_width=100))
+            example = f"{usage.removeprefix('Usage: ')}\n\n{EXAMPLES[name]}"
+            section += nodes.literal_block(example, example, language="text")
+            for group, records in grouped(command).items():
+                section += nodes.paragraph("", "", nodes.strong("", group))
+                items = nodes.definition_list()
+                for names, text in records:
+                    term = nodes.term("", "", nodes.literal("", names))
+                    items += nodes.definition_list_item("", term, nodes.definition("", nodes.paragraph("", text)))
+                section += items
             found.append(section)
         return found
 
@@ -60,6 +75,35 @@ class Remedies(Directive):
         return [items]
 
 
+class CommandFigure(Directive):
+    """``viakit-figure``: a command, and the figure that it draws when the documentation is built.
+
+    The figure is kept in build/figures/ and drawn again if it is removed. Its lines have the colour of the page's text.
+    """
+
+    required_arguments = 1
+    final_argument_whitespace = True
+
+    def run(self) -> list[nodes.Node]:
+        """Return the command and its figure."""
+        command = " ".join(self.arguments[0].split())
+        name = re.sub("[^a-z0-9]+", "-", command.lower())[:100].strip("-") + ".svg"
+        path = Path(__file__).parent.parent / "build" / "figures" / name
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            words = [sys.executable, "-m", *shlex.split(command), "--plot", str(path)]
+            try:
+                done = subprocess.run(words, capture_output=True, text=True, timeout=40, check=False)
+                lines = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
+            except subprocess.TimeoutExpired:
+                lines = ["it took longer than 40 s"]
+            if not path.exists():
+                text = f"This machine did not draw the figure: {lines[-1]}"
+                return [nodes.literal_block(command, command, language="sh"), nodes.paragraph("", text)]
+        picture = nodes.raw("", plot.inline(path.read_bytes(), command), format="html")
+        return [nodes.literal_block(command, command, language="sh"), picture]
+
+
 def attribute_text(app: object, what: str, name: str, attribute: object, options: object, lines: list[str]) -> None:
     """Fill the entry of an attribute of an extension type from the section Attributes of its class."""
     if any(lines) or inspect.isroutine(attribute) or not hasattr(attribute, "__objclass__"):
@@ -74,4 +118,5 @@ def setup(app: object) -> None:
     """Register the directives."""
     app.connect("autodoc-process-docstring", attribute_text)
     app.add_directive("viakit-commands", CommandHelp)
+    app.add_directive("viakit-figure", CommandFigure)
     app.add_directive("viakit-remedies", Remedies)

@@ -131,4 +131,33 @@ REFUSED = {
             ("mended = 'pass'", "does not define the class"),
         ],
     },
+    11: {
+        1: [
+            ("copies_of_p4, copies_of_pvm = 0, 2", "copies_of_p4 = 0"),
+            ("copies_of_p4, copies_of_pvm = 1, 1", "copies_of_pvm = 1"),
+        ],
+        2: [
+            ("without_copy = 'tcp'", "is not mpich-p4 with a change"),
+            ("without_copy = 'mpich-p4,eager_limit=1M'", "still copied"),
+            ("without_copy = 'mpich-p4,copy_recv=0,eager_limit=1M'", "more than one field"),
+        ],
+        3: [
+            ("never_waits = {'mpich-p4', 'lam-c2c', 'mpi-pro-tuned'}", "lam-c2c sends"),
+            ("never_waits = {'mpich-p4'}", "mpi-pro-tuned is missing"),
+            ("never_waits = {'pvm'}", "is none of"),
+            ("never_waits = 'mpich-p4'", "expected a set"),
+        ],
+    },
+    12: {
+        1: [("writes = 12", "those of all ranks"), ("writes = 24576", "counts pairs"), ("writes = 4096", "too small")],
+        2: [
+            ("barrier_us = lambda n: 36.2", "count the steps"),
+            ("barrier_us = lambda n: times_us('barrier-cluster-3', 'rdma')[8] * n / 8", "count the steps"),
+            ("barrier_us = lambda n: 'long'", "is no number"),
+        ],
+        3: [
+            ("ratio_of_8, ratio_of_4096 = 1, 1", "ratio_of_8 = 1"),
+            ("ratio_of_8, ratio_of_4096 = 1.32, 4", "ratio_of_4096 = 4"),
+        ],
+    },
 }
