@@ -102,7 +102,7 @@ def draw(paper: str, figure: str | None = None, measured: Measured | None = None
     ValueError
         If the paper has no such figure.
     """
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure  # start-up time
 
     found = series(paper)
     if figure is not None:
