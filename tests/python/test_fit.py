@@ -166,7 +166,7 @@ def test_a_measured_result_does_it_all(tmp_path):
         found.save(tmp_path / "a.doc")
     assert Result.load(tmp_path / "a.json") == found == json.loads(json.dumps(found))
     page = found._repr_html_()
-    assert "data:image/png;base64," in page
+    assert '<svg role="img"' in page
     assert "<table" in page
     assert len(found.fit()) == 2
     assert not found.compare(tmp_path / "a.json").changed

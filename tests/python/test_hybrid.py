@@ -6,7 +6,7 @@ import needs
 import pytest
 from rich.console import Console
 
-from viakit.measure import plan, plot, result, sweep, table
+from viakit.measure import interactive, plan, plot, result, sweep, table
 from viakit.measure.pair import MeasureError, Pair
 
 NAMES = ["tcp", "udp", "unix", "zmq", "via-udp", "via-shm", "bip-shm", "msg-via", "msg-tcp:mpich-p4"]
@@ -45,7 +45,7 @@ def test_the_table_has_the_processor_time():
     assert "hybrid waits" in text
     assert text.count("CPU") >= 3
     assert plot.figure([document]) is not None
-    assert "longdash" in str(plot.interactive([document]).to_json())
+    assert "12px,3px" in str(interactive.figure([document]).to_json())
     polled = sweep.run(plan.Config(["unix"], [64], seconds=0.2)).document
     console = Console(file=io.StringIO(), width=160)
     table.show(polled, console)

@@ -97,7 +97,7 @@ def test_tables_pictures_and_reports_name_memory_and_buffers():
     assert "ordinary memory, buffers touched" in plot.html([document])
     assert "ordinary memory, buffers touched" in report.html(document)
     assert "<th>touching</th>" in report.html(document)
-    assert plot._words([document])[1].count("ordinary memory, buffers touched") == 1
+    assert plot.words([document])[1].count("ordinary memory, buffers touched") == 1
     head, first = result.to_csv(document).splitlines()[:2]
     assert head.split(",")[7:9] == ["memory", "buffers"]
     assert first.split(",")[7:9] == ["user", "touched"]

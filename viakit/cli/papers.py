@@ -160,7 +160,7 @@ def _measured(paper: str, figure: str, seconds: float | None, sweeps: tuple[str,
         config = plan.Config(protocols=list(protocols), sizes=sizes, hosts="testbed", seconds=seconds)
         documents.append(sweep.run(config).document)
     return {
-        one["label"]: list(zip(one["nbytes"], one["mbit_s"], strict=True))
+        one["label"]: [(nbytes, 8e-6 * rate) for nbytes, rate in zip(one["nbytes"], one["Bps"], strict=True)]
         for one in plotting.curves(documents)
     }  # fmt: skip
 

@@ -7,13 +7,14 @@ sizes in turns, each on a connection of its own, and selects the one with the lo
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from viakit.measure.ladder import format_size
-from viakit.measure.turns import Turns, count_for
+
+if TYPE_CHECKING:
+    from viakit.measure.turns import Turns
 
 __all__ = ["AUTO", "CANDIDATES", "name_of", "tune", "words"]
 
@@ -32,8 +33,11 @@ def name_of(sockbuf: int | None) -> str:
 
 def _burst(pair: Any, nbytes: int, mode: str, known_s: float | None) -> float:
     """Return the median time of a short burst. *known_s* is an estimate of the time of a message."""
+    from viakit.measure.turns import count_for  # start-up time
+
     count = 4 if known_s is None else count_for(BURST_S, known_s, 4, 2000)
-    return float(np.median(pair.run(nbytes, mode=mode, count=count, warmup=max(1, count // 4)).one_way_s))
+    samples = pair.run(nbytes, mode=mode, count=count, warmup=max(1, count // 4))
+    return float(statistics.median(samples.one_way_s.tolist()))
 
 
 def tune(pair: Any, sizes: Sequence[int], mode: str, turns: Turns) -> dict[str, Any]:
@@ -67,7 +71,7 @@ def tune(pair: Any, sizes: Sequence[int], mode: str, turns: Turns) -> dict[str, 
                 known[nbytes] = _burst(pair, nbytes, mode, known.get(nbytes))
                 times.setdefault((candidate, nbytes), []).append(known[nbytes])
     score = {
-        one: float(np.exp(np.mean([np.log(np.median(times[one, nbytes])) for nbytes in picked]))) for one in CANDIDATES
+        one: statistics.geometric_mean(statistics.median(times[one, nbytes]) for nbytes in picked) for one in CANDIDATES
     }
     best = min(CANDIDATES, key=score.__getitem__)
     if score[best] > (1 - MARGIN) * score[None]:

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from viakit.base.sheet import sheet
 from viakit.base.words import counted
-from viakit.measure import sockbuf, stats
+from viakit.measure import sockbuf
 from viakit.measure.ladder import format_size
 from viakit.measure.result import Document, conditions
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
+
+    from viakit.measure import stats
 
 __all__ = [
     "column_name",
@@ -93,6 +95,8 @@ def point_ratio(top: Mapping[str, Any], bottom: Mapping[str, Any], *, bandwidth:
     Bursts of the same rounds are paired (see :func:`viakit.measure.stats.ratio_of_medians`). With *bandwidth*, the
     result is the ratio of bandwidths: for one size this is the reciprocal of the ratio of times.
     """
+    from viakit.measure import stats  # start-up time: NumPy
+
     if bandwidth:
         top, bottom = bottom, top
     times = [dict(zip(point.get("rounds") or [], point.get("bursts_s") or [], strict=False)) for point in (top, bottom)]
@@ -271,6 +275,8 @@ def _fill(
             row.append("-" if cost is None else format_time(cost))
         table.add_row(*row)
     if few:
+        from viakit.measure import stats  # start-up time: NumPy
+
         notes = [*notes, f"{_TOO_FEW}: fewer than {stats.MIN_BURSTS} bursts have no ratio; raise --seconds"]
     # Title and notes are outside the table, because rich would wrap them to its width.
     return Group(title, table, *([f"[dim]{'; '.join(notes)}[/dim]"] if notes else []), "")
