@@ -159,7 +159,7 @@ def test_a_sweep_is_drawn_with_the_predictions(tmp_path):
     assert done.exit_code == 0, done.output
     picture = tmp_path / "fig1.svg"
     words = ["papers", "turner-chen", "fig1", "--measured", str(measured), "--plot", str(picture)]
-    done = CliRunner().invoke(cli, words)
+    done = CliRunner().invoke(cli, words, env={"COLUMNS": "200"})  # else heads of columns are wrapped
     assert done.exit_code == 0, done.output
     assert "msg-tcp:mpich-p4-tuned" in done.output
     assert picture.read_bytes().startswith(b"<?xml")

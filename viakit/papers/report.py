@@ -90,7 +90,8 @@ def show_table(entries: Sequence[dict[str, Any]], console: Any) -> None:
             column = f"{one['quantity']}, {one['unit']}"
         elif not column:  # one quantity: the conditions make the rows
             row, column = one["conditions"], claims()[one["line"]].platform.rpartition("; ")[2]
-        predicted = f" ({one['predicted']:.3g})" if one["predicted"] is not None else ""
+        value = one["predicted"]
+        predicted = "" if value is None else f" ({value:.3g})" if abs(value) >= 1 else f" ({value:.2g})"
         cells.setdefault(row, {})[column] = one["published"] + predicted
     columns = list(dict.fromkeys(column for row in cells.values() for column in row))
     table = sheet("", *(f">{column}" for column in columns), title=f"{entries[0]['where']}: published (predicted)")
