@@ -93,7 +93,7 @@ def _tail(series: Mapping[str, Any], wanted: int) -> list[str]:
     if point["samples"] < 1000:
         return []
     return [
-        f"Not every message is a median one: of {point['samples']} messages of {format_size(point['nbytes'])} by "
+        f"Latency has a tail: of {point['samples']} messages of {format_size(point['nbytes'])} by "
         f"{_name(series)}, one in a hundred took more than {table.format_time(times['p99'])} and one in a "
         f"thousand more than {table.format_time(times['p999'])}; the slowest took "
         f"{table.format_time(times['max'])}. Usually that is an interrupt, or another process that was given the core."
