@@ -204,11 +204,11 @@ def _seal_for(
 ) -> Seal | None:
     """Agree with all ranks on a key for the tags of objects; None if all connections are local to a host."""
     local = all(_is_local(opened.route(rank)) for rank in range(opened.size))
-    everybody = exchange(bytes([local]) + secrets.token_bytes(_NONCE), timeout_s)
-    if all(blob[0] for blob in everybody):
+    gathered = exchange(bytes([local]) + secrets.token_bytes(_NONCE), timeout_s)
+    if all(blob[0] for blob in gathered):
         return None
     # The nonces make the key new for each world, even with an old secret.
-    nonces = b"".join(blob[1:] for blob in everybody)
+    nonces = b"".join(blob[1:] for blob in gathered)
     return Seal(_secret.derive(secret, "viakit objects", nonces))
 
 
@@ -224,8 +224,8 @@ def self_of(comm: Any) -> Intracomm:
 
 def again(alone: bool, kind: type[Any] = Intracomm, itself: bool = True) -> Any:
     """Return COMM_WORLD or COMM_SELF for a pickle, or another handle of it."""
-    everybody = world()
-    found = self_of(everybody) if alone else everybody
+    whole = world()
+    found = self_of(whole) if alone else whole
     return found if itself and kind is type(found) else found._handle(kind)
 
 

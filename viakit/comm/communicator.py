@@ -346,11 +346,11 @@ class Comm(CommHandle, Copies, Flushes, Partitioned, Collectives, HasAttributes,
 
     def _split(self, color: Any, key: int) -> Intracomm:
         """Split by a color of any type that can be compared for equality."""
-        number, everybody = self.world.take_number(self._gather_all, (color, int(key)))
+        number, gathered = self.world.take_number(self._gather_all, (color, int(key)))
         if color == UNDEFINED:
             return self._none(number)
         ranks = self.world_ranks()
-        mine = sorted((k, i) for i, (c, k) in enumerate(everybody) if c == color)
+        mine = sorted((k, i) for i, (c, k) in enumerate(gathered) if c == color)
         return self._new(Intracomm, number, [ranks[i] for _, i in mine])
 
     def Split_type(self, split_type: int, key: int = 0, info: Any = None) -> Intracomm:

@@ -154,15 +154,15 @@ class Intercomm(InterCollectives, Comm):
         """Return the number of ranks of the lower group."""
         return self._remote_base or len(self.world_ranks())
 
-    def _sides(self, everybody: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+    def _sides(self, gathered: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
         """Return the part of the local group and the part of the remote group of a list in the union's order."""
-        low, high = everybody[: self._n_low()], everybody[self._n_low() :]
+        low, high = gathered[: self._n_low()], gathered[self._n_low() :]
         return (low, high) if self._remote_base else (high, low)
 
     def _split(self, color: Any, key: int) -> Any:
-        number, everybody = self.world.take_number(self._union.allgather, (color, int(key)))
+        number, gathered = self.world.take_number(self._union.allgather, (color, int(key)))
         groups = []
-        for side, ranks in zip(self._sides(everybody), (self._local, self.world_ranks()), strict=True):
+        for side, ranks in zip(self._sides(gathered), (self._local, self.world_ranks()), strict=True):
             chosen = sorted((k, i) for i, (c, k) in enumerate(side) if c == color)
             groups.append([ranks[i] for _, i in chosen])
         if color == UNDEFINED or not groups[1]:
@@ -184,8 +184,8 @@ class Intercomm(InterCollectives, Comm):
             chosen = list(group._valid()._ranks)
             if not set(chosen) <= set(self._local):
                 raise error("ERR_GROUP", "create: the group has ranks outside the local group; give a subset of it")
-        number, everybody = self.world.take_number(self._union.allgather, chosen)
-        others = list(self._sides(everybody)[1][0])
+        number, gathered = self.world.take_number(self._union.allgather, chosen)
+        others = list(self._sides(gathered)[1][0])
         if self.world.rank not in chosen or not others:
             return self._none(number)
         return self._between(number, chosen, others)
@@ -226,17 +226,15 @@ class Intercomm(InterCollectives, Comm):
         for what, leader, ranks in (("local", local_leader, mine), ("remote", remote_leader, others)):
             if not 0 <= leader < len(ranks):
                 raise error("ERR_RANK", f"{what} leader {leader}: its group has ranks 0 to {len(ranks) - 1}")
-        everybody = comm.world()
+        whole = comm.world()
         ranks = mine + others if min(mine) < min(others) else others + mine
-        few = SubsetStep(everybody, ranks, zlib.crc32(b"groups" + stringtag.encode()) & TAG_MOST)
+        few = SubsetStep(whole, ranks, zlib.crc32(b"groups" + stringtag.encode()) & TAG_MOST)
         try:
-            number, _ = everybody.world.take_number(
-                lambda blob: run(everybody, collective.allgather_object(few, blob), few)
-            )
+            number, _ = whole.world.take_number(lambda blob: run(whole, collective.allgather_object(few, blob), few))
         except BaseException:
             few.give_up()
             raise
-        made: Intercomm = Intercomm(everybody.world, number, others, mine)
+        made: Intercomm = Intercomm(whole.world, number, others, mine)
         made._info = dict(info or {})
         if errhandler:
             made.Set_errhandler(errhandler)

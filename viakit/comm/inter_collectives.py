@@ -184,8 +184,8 @@ class InterCollectives(Collectives):
         return step, self._combining(step, out, part, op, (first, whole.nbytes))
 
     def _local_counts(self, mine: int) -> list[int]:
-        everybody, own = self._union.allgather(mine), 0 if self._remote_base else self._n_remote
-        return list(everybody[own : own + self.size])
+        gathered, own = self._union.allgather(mine), 0 if self._remote_base else self._n_remote
+        return list(gathered[own : own + self.size])
 
     # ------------------------------------------------------------ messages
 

@@ -227,9 +227,9 @@ def create_dist_graph_adjacent(
         into = check_ranks([] if sources is None else sources, comm.size, "sources")
         out = check_ranks([] if destinations is None else destinations, comm.size, "destinations")
         given = [_weights(sourceweights, len(into), "sources"), _weights(destweights, len(out), "destinations")]
-    number, everybody = comm.world.take_number(comm._gather_all, any(w is not None for w in given))
+    number, gathered = comm.world.take_number(comm._gather_all, any(w is not None for w in given))
     weights = None
-    if any(everybody):
+    if any(gathered):
         weights = (given[0] or [1] * len(into), given[1] or [1] * len(out))
     return Distgraphcomm(comm.world, number, comm.world_ranks(), into, out, weights)
 
@@ -250,11 +250,11 @@ def create_dist_graph(comm: Intracomm, sources: Any, degrees: Any, destinations:
         for i in range(at, at + degree):
             edges.append((begin, ends[i], given[i] if given is not None else 1))
         at += degree
-    number, everybody = comm.world.take_number(comm._gather_all, (edges, given is not None))
+    number, gathered = comm.world.take_number(comm._gather_all, (edges, given is not None))
     mine = comm.rank
-    into = [(begin, w) for theirs, _ in everybody for begin, end, w in theirs if end == mine]
-    out = [(end, w) for theirs, _ in everybody for begin, end, w in theirs if begin == mine]
-    weighted = any(has for _, has in everybody)
+    into = [(begin, w) for theirs, _ in gathered for begin, end, w in theirs if end == mine]
+    out = [(end, w) for theirs, _ in gathered for begin, end, w in theirs if begin == mine]
+    weighted = any(has for _, has in gathered)
     return Distgraphcomm(
         comm.world,
         number,

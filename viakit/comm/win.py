@@ -59,10 +59,10 @@ class _Window:
         service = windows.service_of(self.comm)
         self.core = _core.RmaWindow(service, self.comm.number, memory, 0, nbytes, dynamic)
         self.address, self.size = address, nbytes
-        everybody = self.comm.allgather((self.core.card, self.disp_unit, None if dynamic else nbytes))
-        self.core.join([card for card, _, _ in everybody])
-        self.units = [unit for _, unit, _ in everybody]
-        self.sizes = [size for _, _, size in everybody]
+        gathered = self.comm.allgather((self.core.card, self.disp_unit, None if dynamic else nbytes))
+        self.core.join([card for card, _, _ in gathered])
+        self.units = [unit for _, unit, _ in gathered]
+        self.sizes = [size for _, _, size in gathered]
 
     def flush(self, target: int) -> None:
         """Complete the operations to a rank; -1: to every rank."""

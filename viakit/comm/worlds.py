@@ -80,23 +80,23 @@ class World(_core.MsgWorld):
             ERR_OTHER if all numbers are in use.
         """
         while True:
-            everybody = exchange((self.turn, list(self.used), threading.active_count() > 1, mine))
-            taken = set().union(*(used for _, used, _, _ in everybody))
+            gathered = exchange((self.turn, list(self.used), threading.active_count() > 1, mine))
+            taken = set().union(*(used for _, used, _, _ in gathered))
             if len(taken) > MAX_COMMUNICATORS:
                 raise error(
                     "ERR_OTHER", f"all {MAX_COMMUNICATORS} communicators are in use; free those that are not needed"
                 )
-            turn = max(turn for turn, _, _, _ in everybody)
+            turn = max(turn for turn, _, _, _ in gathered)
             while (number := 2 + turn % (MAX_COMMUNICATORS - 1)) in taken:
                 turn += 1
             claimed, agreed = self._claim(number, turn), False
             try:
-                agreed = all(exchange(claimed)) if any(others for _, _, others, _ in everybody) else claimed
+                agreed = all(exchange(claimed)) if any(others for _, _, others, _ in gathered) else claimed
             finally:
                 if claimed and not agreed:
                     self.used.pop(number)
             if agreed:
-                return number, [theirs for _, _, _, theirs in everybody]
+                return number, [theirs for _, _, _, theirs in gathered]
 
     def _claim(self, number: int, turn: int) -> bool:
         with self._claiming:
