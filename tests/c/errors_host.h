@@ -28,12 +28,20 @@ typedef struct {
 
 #define DATA 8192
 
-/* The frames that the filter of the side `here` loses. */
+/* The frames that the filter of the side `here` loses. The test's thread sets it while the NIC's thread may be sending;
+ * `kind` is set last, and starts the loss. */
 static struct {
-    int kind;    /* kind of the frames; 0 all, -1 none */
-    int skip, n; /* let `skip` of them pass, then lose n */
-    int spoil;   /* corrupt a bit instead of losing them */
+    atomic_int kind;    /* kind of the frames; 0 all, -1 none */
+    atomic_int skip, n; /* let `skip` of them pass, then lose n */
+    atomic_int spoil;   /* corrupt a bit instead of losing them */
 } lose;
+
+static inline void lose_frames(int skip, int n, int kind)
+{
+    lose.skip = skip;
+    lose.n = n;
+    lose.kind = kind;
+}
 
 static inline viakit_verdict filter(void *context, VIP_UINT64 index, int kind, size_t len)
 {

@@ -91,7 +91,7 @@ static void frame_lost(host *here, host *there)
     /* BIG fills several frames, so the second one exists. */
     post_recv(there, prepare(there, 0, BIG));
     CHECK_OK(VipPostRecv(there->vi, prepare(there, 1, 8), there->mh));
-    lose.skip = 1, lose.n = 1, lose.kind = KIND_SEND;
+    lose_frames(1, 1, KIND_SEND);
     send_now(here, prepare(here, 0, BIG));
     CHECK_OK(VipPostSend(here->vi, prepare(here, 1, 8), here->mh));
 }
@@ -99,7 +99,7 @@ static void frame_lost(host *here, host *there)
 static void write_lost(host *here, host *there)
 {
     CHECK_OK(VipPostRecv(there->vi, prepare(there, 1, 8), there->mh));
-    lose.skip = 1, lose.n = 1, lose.kind = KIND_WRITE;
+    lose_frames(1, 1, KIND_WRITE);
     send_now(here, prepare_write(here, there, there->mh, BIG));
     CHECK_OK(VipPostSend(here->vi, prepare(here, 1, 8), here->mh));
 }
@@ -123,7 +123,7 @@ static void deregister_descriptor(host *here, host *there)
 
 static void silence_while_writing(host *here, host *there)
 {
-    lose.skip = 0, lose.n = INT32_MAX, lose.kind = 0;
+    lose_frames(0, INT32_MAX, 0);
     send_now(here, prepare_write(here, there, there->mh, 8));
 }
 
@@ -131,7 +131,7 @@ static void silence_while_reading(host *here, host *there)
 {
     VIP_DESCRIPTOR *d = prepare_write(here, there, there->mh, 8);
     d->CS.Control = VIP_CONTROL_OP_RDMAREAD;
-    lose.skip = 0, lose.n = INT32_MAX, lose.kind = 0;
+    lose_frames(0, INT32_MAX, 0);
     send_now(here, d);
 }
 
@@ -139,7 +139,7 @@ static void silence_while_reading(host *here, host *there)
 static void silence(host *here, host *there)
 {
     (void)there;
-    lose.skip = 0, lose.n = INT32_MAX, lose.kind = 0;
+    lose_frames(0, INT32_MAX, 0);
     send_now(here, prepare(here, 0, 8));
 }
 
@@ -300,7 +300,8 @@ static int check_cause(const char *name, VIP_RELIABILITY_LEVEL level, const char
         FAIL("no cause \"%s\" is known", name);
     snprintf(check_context, sizeof(check_context), "%s, level %d", name, level);
     lose.kind = -1;
-    lose.n = lose.spoil = 0;
+    lose.n = 0;
+    lose.spoil = 0;
     host_open(&here, level, causes[i].needs == 2);
     host_open(&there, level, 0);
     if (causes[i].needs == 1)
