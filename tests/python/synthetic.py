@@ -16,6 +16,7 @@ COSTS = {  # fixed cost in s, bandwidth in B/s
     "via-udp": (2.2e-6, 6e9),
     "bip-eth": (2.2e-6, 6e9),
     "tcp": (3.4e-6, 2e9),
+    "tcp:default": (3.4e-6, 1.3e9),
     "udp": (2.9e-6, 1.8e9),
     "zmq": (9.0e-6, 1.5e9),
     "unix": (1.9e-6, 4e9),

@@ -38,12 +38,15 @@ def test_it_leaves_results_picture_and_report(tmp_path):
     assert [path.name for path in finished.files] == ["results.json", "throughput.png", "report.html"]
     document = result.load(tmp_path / "out" / "results.json")
     where = {(one["protocol"], one["hosts"]) for one in document["series"] if one["mode"] == "pingpong"}
-    assert {("via-eth", "testbed"), ("tcp", "testbed"), ("udp", "testbed"), ("zmq", "testbed")} <= where
+    assert {(name, "testbed") for name in ("via-eth", "tcp", "tcp:default", "udp", "zmq")} <= where
     assert {("via-shm", "local"), ("mpi", "local")} <= where
     assert document["floor"]
     text = "\n".join(finished.words)
-    assert re.search(r"64 B in 1\.1\d us one way \(half the round trip, polled\), TCP in 3\.4\d us: 0\.32", text)
-    assert re.search(r"4 MiB .* times the bandwidth", text)
+    best = r"TCP with its best socket buffers"
+    assert re.search(rf"64 B in 1\.1\d us one way \(half the round trip, polled\), {best} in 3\.4\d us: 0\.32", text)
+    bandwidths = re.findall(r"of 4 MiB .* by (TCP.*), MTU 1500: (\S+) times the bandwidth", text)
+    assert [name for name, _ in bandwidths] == ["TCP with its best socket buffers", "TCP as it comes"], "tuned first"
+    assert float(bandwidths[0][1]) < float(bandwidths[1][1])
     page = (tmp_path / "out" / "report.html").read_text()
     for sentence in finished.words:
         assert escape(sentence) in page
@@ -109,7 +112,7 @@ def test_the_real_demo(tmp_path):
     measured = {(one["protocol"], one["hosts"]) for one in document["series"] if one["points"]}
     skipped = {one["protocol"] for one in document["skipped"]}
     for protocol, hosts in (
-        *((name, "testbed") for name in ("via-eth", "tcp", "udp", "zmq")),
+        *((name, "testbed") for name in ("via-eth", "tcp", "tcp:default", "udp", "zmq")),
         *((name, "local") for name in ("via-shm", "mpi")),
     ):
         assert (protocol, hosts) in measured or protocol in skipped, (

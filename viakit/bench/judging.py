@@ -22,6 +22,7 @@ __all__ = ["LOSS", "MPIS", "Found", "Goal", "Judge", "Judged"]
 
 HOLDS, SHORT, UNMEASURED = "holds", "falls short", "not measured"
 MPIS = ("mpi:openmpi", "mpi:mpich")
+TCPS = ("tcp", "tcp:default")  # with tuned socket buffers, and with those of the kernel
 LOSS = 0.01  # fraction of lost frames in the goals under loss
 
 
@@ -127,10 +128,29 @@ def against(name: str, peer: str, nbytes: int, bandwidth: bool = False) -> Judge
     """Judge protocol *name* against *peer*. For a tuned TCP the detail contains its socket buffers."""
 
     def judge(goal: Goal, found: Found) -> None:
-        info = (found.series(peer) or {}).get("info", {}) if peer == "tcp" else {}
-        tuned = info.get("sockbuf")
-        more = f", socket buffers {sockbuf.name_of(tuned if isinstance(tuned, int) else None)}" if tuned else ""
+        more = _tuned(found) if peer == TCPS[0] else ""
         _compare(goal, found, (found.point(name, nbytes), found.point(peer, nbytes)), (name, peer), bandwidth, more)
+
+    return judge
+
+
+def _tuned(found: Found) -> str:
+    """Return the socket buffers of a tuned TCP, as the end of a detail; "" if it was not tuned."""
+    tuned = (found.series(TCPS[0]) or {}).get("info", {}).get("sockbuf")
+    return f", socket buffers {sockbuf.name_of(tuned if isinstance(tuned, int) else None)}" if tuned else ""
+
+
+def against_tcp(name: str, nbytes: int) -> Judge:
+    """Judge the bandwidth of protocol *name* against the faster of tuned and default TCP. The detail has both."""
+
+    def judge(goal: Goal, found: Found) -> None:
+        tuned, default = (found.point(one, nbytes) for one in TCPS)
+        if tuned is None or default is None:  # the faster one is known only if both were measured
+            goal.reason = found.why_not(*TCPS)
+            return
+        better = max(tuned, default, key=lambda one: one["bandwidth_Bps"])
+        both = f" (tuned {_rates(tuned)}{_tuned(found)}; default {_rates(default)})"
+        _compare(goal, found, (found.point(name, nbytes), better), (name, *TCPS), True, both)
 
     return judge
 

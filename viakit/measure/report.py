@@ -25,6 +25,8 @@ def _name(series: Mapping[str, Any]) -> str:
     if series["protocol"] == "mpi" and library:
         return f"MPI ({library})"
     known = endpoints.known(series["protocol"])
+    if series["protocol"] == "tcp" and "sockbuf_tried" in series.get("info", {}):
+        return "TCP with its best socket buffers"
     return (known and known.title) or str(series["protocol"])
 
 
