@@ -27,6 +27,9 @@ COSTS = {  # fixed cost in s, bandwidth in B/s
     "msg-via": (0.3e-6, 9.9e9),
     "msg-bip": (0.5e-6, 9.9e9),
     "msg-tcp": (3.6e-6, 2e9),
+    "put-via": (0.8e-6, 9.9e9),
+    "put-mpi:openmpi": (1.9e-6, 9.9e9),
+    "put-mpi:mpich": (2.1e-6, 9.9e9),
     "frames": (1.2e-6, 6e9),
     "floor": (0.137e-6, 60e9),
 }

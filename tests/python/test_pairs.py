@@ -44,8 +44,8 @@ wait_for = functools.partial(waiting.until, limit_s=DEADLINE_S)
 
 def need(protocol: str) -> None:
     """Skip where the library that a protocol stands on is not installed."""
-    if protocol.startswith("mpi"):
-        needs.mpi_library(protocol)
+    if endpoints.lookup(protocol).by_mpi:
+        needs.mpi_library(endpoints.lookup(protocol).library)
 
 
 def cpu_ticks(pid: int) -> int:
@@ -127,6 +127,8 @@ def test_local_in_c(protocol, wait):
 def test_local_in_python(protocol, wait):
     need(protocol)
     if wait not in endpoints.lookup(protocol).waits:
+        with pytest.raises(MeasureError, match=r"Remedy: wait poll"):
+            Pair(protocol, wait=wait, level="python")
         return
     with Pair(protocol, wait=wait, level="python") as pair:
         assert pair.info["clock"] == "perf_counter_ns"
@@ -141,6 +143,8 @@ def test_local_in_python(protocol, wait):
 @pytest.mark.parametrize("protocol", WIRED)
 def test_between_two_hosts(protocol, wait, testbed):
     level = endpoints.lookup(protocol).levels[0]
+    if wait not in endpoints.lookup(protocol).waits:
+        return  # test_local_in_c and test_local_in_python check the refusal
     with Pair(protocol, testbed=testbed, wait=wait, level=level) as pair:
         assert pair.info["hosts"] == "testbed"
         assert pair.info["interface"] == "eth0"
@@ -184,6 +188,22 @@ def test_checksum_over_every_byte(protocol, testbed):
 def test_via_from_python_between_two_hosts(testbed):
     with Pair("via-eth", testbed=testbed, wait="block", level="python") as pair:
         exercise(pair, (0, 64, 100_000))
+
+
+@pytest.mark.parametrize("spec", endpoints.SPECS)
+def test_what_the_loop_in_python_sends(spec):
+    with Pair("msg-via", level="python", options={"spec": spec}) as pair:
+        exercise(pair, (0, 1, 64, 100_000))
+
+
+@pytest.mark.parametrize("protocol", ["put-via", "get-via"])
+def test_one_sided_calls_are_rdma(protocol):
+    """Each message is an RDMA operation of one side, and the counter of messages is another one."""
+    with Pair(protocol, level="python") as pair:
+        counters = pair.run(4096, count=10, warmup=1).counters
+        assert counters["puts"] == (44 if protocol == "put-via" else 22)
+        assert counters["gets"] == (0 if protocol == "put-via" else 22)
+        assert counters["active_sent"] == counters["received"] == 0
 
 
 def test_null_and_floor():

@@ -152,6 +152,7 @@ _LOCAL: dict[str, Any] = {"hosts": "local"}
 _BIP: dict[str, Any] = {"hosts": "testbed", "mtu": 1500, "memory": "user"}
 _PYTHON: dict[str, Any] = {"hosts": "local", "level": "python", "memory": "user"}
 _RANKS = ("msg-via", *MPIS)
+_WINDOWS = ("put-via", "put-mpi:openmpi", "put-mpi:mpich")
 _IN_PYTHON: dict[str, Any] = {"ranks": [2], "algorithms": ["default"], "level": "python"}
 
 wire_64 = _sweep(0.10, _ON_WIRE, (64,), **_WIRE)
@@ -164,11 +165,17 @@ bip_free = _sweep(0.03, ("bip-eth",), HALF_SIZES, **_BIP)
 messages = _sweep(0.06, ("via-shm", "msg-via"), (8, LONG), **_LOCAL)
 python_plain = _sweep(0.03, _RANKS, (8,), spec="plain", **_PYTHON)
 python_list = _sweep(0.03, _RANKS, (8,), spec="list", **_PYTHON)
+python_sizes = _sweep(0.06, _RANKS, (1 << 10, MEDIUM, LONG), spec="plain", **_PYTHON)
+python_rate = _sweep(0.03, _RANKS, (8,), spec="list", mode="stream", **_PYTHON)
+python_dict = _sweep(0.03, _RANKS, (64,), spec="dict", **_PYTHON)
+python_array = _sweep(0.03, _RANKS, (1 << 20,), spec="array", **_PYTHON)
+python_put = _sweep(0.03, _WINDOWS, (8,), **_PYTHON)
 barriers_2, barriers_16 = _barriers(2, 1, ["default"]), _barriers(16, 1, ["default"])
 python_barrier = _on_ranks(0.03, barrier.measure, "barrier from Python", **_IN_PYTHON)
 python_allreduce = _on_ranks(
-    0.03, collectives.measure, "allreduce from Python", operations=["allreduce"], sizes=[8], **_IN_PYTHON
-)
+    0.05, collectives.measure, "allreduce from Python", operations=["allreduce"], sizes=[8, MEDIUM, 1 << 20],
+    **_IN_PYTHON,
+)  # fmt: skip
 watched = Measurement(0.05, _watched, lambda how: "half the round trip, polled, ordinary memory", synthetic=False)
 nothing = Measurement(0.0, lambda how, seconds, on_share: Found(value=how.programs))  # the judge itself measures
 
@@ -229,6 +236,17 @@ GOALS: tuple[Entry, ...] = (
           judging.better_mpi("msg-via", (8,))),
     Entry(f"Python: Send and Recv of [array, datatype], 8 B on shm, one-way time / {_FASTER}", 0.5, python_list,
           judging.better_mpi("msg-via", (8,))),
+    *(Entry(f"Python: Send and Recv of an array, {format_size(nbytes)} on shm, one-way time / {_FASTER}", limit,
+            python_sizes, judging.better_mpi("msg-via", (nbytes,)))
+      for nbytes, limit in ((1 << 10, 0.6), (MEDIUM, 0.9), (LONG, 0.95))),
+    Entry(f"Python: Send of [array, datatype], 8 B on shm, 62 in flight, time per message / {_FASTER}", 1.0,
+          python_rate, judging.better_mpi("msg-via", (8,))),
+    Entry(f"Python: send and recv of a dict with 64 B on shm, one-way time / {_FASTER}", 0.7, python_dict,
+          judging.better_mpi("msg-via", (64,))),
+    Entry(f"Python: send and recv of an array of 1 MiB on shm, one-way time / {_FASTER}", 0.6, python_array,
+          judging.better_mpi("msg-via", (1 << 20,))),
+    Entry(f"Python: Put and Flush of 8 B, then of a counter, on shm, until the target has both / {_FASTER}", 0.5,
+          python_put, judging.better_mpi("put-via", (8,), _WINDOWS[1:])),
     Entry("taps compiled in but off / left out, a message's path on loop", 1.03, nothing, judging.taps),
     Entry("import viakit, beyond NumPy", 0.1, nothing, judging.importing, unit="s"),
 )  # fmt: skip
@@ -256,8 +274,9 @@ BARRIERS: tuple[Entry, ...] = (
 OTHERS: tuple[Entry, ...] = (
     Entry(f"Python: Barrier / {_FASTER}, 2 ranks, shm", 0.4, python_barrier,
           judging.ranks("barrier", "default", 2, "mpi")),
-    Entry(f"Python: Allreduce of 8 B / {_FASTER}, 2 ranks, shm", 0.4, python_allreduce,
-          judging.ranks("allreduce", "default", 2, "mpi", 8)),
+    *(Entry(f"Python: Allreduce of {format_size(nbytes)} / {_FASTER}, 2 ranks, shm", limit, python_allreduce,
+            judging.ranks("allreduce", "default", 2, "mpi", nbytes))
+      for nbytes, limit in ((8, 0.4), (MEDIUM, 0.9), (1 << 20, 0.9))),
     Entry("via-shm with a live plot / without, 8 B, one-way time, polled", 1.01, watched, judging.measured),
 )  # fmt: skip
 
@@ -335,7 +354,7 @@ def run(
     Parameters
     ----------
     seconds : float
-        Time for measurements of transfers. Those of barriers and of Python take two fifths of it more.
+        Time for measurements of transfers. Those of barriers and of Python take three fifths of it more.
     programs : Path, optional
         Folder with the programs path_cost and path_cost_bare, which ``make bench`` builds.
     memory, buffers : str

@@ -201,14 +201,14 @@ def under_loss(name: str) -> Judge:
     return judge
 
 
-def better_mpi(name: str, sizes: Sequence[int]) -> Judge:
-    """Judge protocol *name* against the better MPI at every size. The worst size decides."""
+def better_mpi(name: str, sizes: Sequence[int], mpis: Sequence[str] = MPIS) -> Judge:
+    """Judge protocol *name* against the better one of *mpis* at every size. The worst size decides."""
 
     def judge(goal: Goal, found: Found) -> None:
         mine = found.series(name)
-        peers = [one for peer in MPIS if (one := found.series(peer))]
+        peers = [one for peer in mpis if (one := found.series(peer))]
         if mine is None or not mine["points"] or not peers:
-            goal.reason = found.why_not(name, *MPIS)
+            goal.reason = found.why_not(name, *mpis)
             return
         worst: stats.Ratio | None = None
         for nbytes in sizes:
@@ -225,7 +225,7 @@ def better_mpi(name: str, sizes: Sequence[int]) -> Judge:
             if worst is None or ratio.value > worst.value:
                 worst = ratio
                 goal.detail = f"worst at {format_size(nbytes)}: {_times(point, better)} of {peer}"
-        missing = [peer for peer in MPIS if peer not in {one["protocol"] for one in peers}]
+        missing = [peer for peer in mpis if peer not in {one["protocol"] for one in peers}]
         if missing:
             goal.reason = found.why_not(*missing)
         elif len(goal.points) < len(sizes) or worst is None:

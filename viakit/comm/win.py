@@ -36,16 +36,15 @@ WIN_SEPARATE, WIN_UNIFIED = 1, 2
 _EMPTY = np.zeros(0, np.uint8)
 
 
-class _Window:
+class _Window(_core.RmaState):
     """State that all handles of a window share."""
 
     def __init__(self, comm: Any, flavor: int, disp_unit: int, info: Any) -> None:
         self.comm, self.flavor, self.disp_unit = comm, flavor, disp_unit
-        self.core: Any = None
         self.memory: np.ndarray = _EMPTY
         self.keep: Any = None  # owner of the memory
         self.segment: windows.Segment | None = None
-        self.units: list[int] = []  # of displacements, by rank
+        self.units = []
         self.sizes: list[int | None] = []  # of the parts, by rank; None: dynamic
         self.address = self.size = 0
         self.attached: dict[int, Any] = {}
@@ -69,12 +68,17 @@ class _Window:
         try:
             self.core.flush(target)
         except Exception as problem:
-            if problem.error_class == CLASSES["ERR_ARG"]:  # the target has refused an operation
-                raise error("ERR_RMA_RANGE", problem.text) from None
-            raise
+            raise self.explained(problem) from None
+
+    @staticmethod
+    def explained(problem: Exception) -> Exception:
+        """Return the error of a flush under MPI's name."""
+        if problem.error_class == CLASSES["ERR_ARG"]:  # the target has refused an operation
+            return error("ERR_RMA_RANGE", problem.text)
+        return problem
 
 
-class Win(Handle, Access, Synchronisation, HasAttributes, HasErrhandler, _core.MemoryOwner):
+class Win(Handle, Access, Synchronisation, HasAttributes, HasErrhandler, _core.RmaAccess):
     """Window: memory that the ranks of a communicator let each other access. ``MPI.Win``.
 
     Without an argument the constructor returns a null window; with a window it returns another handle of it.

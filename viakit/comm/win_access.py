@@ -213,42 +213,13 @@ class Access:
             unpack = lambda: into.unpack(packed)  # noqa: E731
         return _then([one for one in ops if one is not None], unpack)
 
-    # ------------------------------------------------------------ mpi4py's calls
+    # ------------------------------------------------------------ mpi4py's calls (Put and Get: viakit._core)
 
-    def Put(self, origin: Any, target_rank: int, target: Any = None) -> None:
-        """Write data into a rank's part of the window.
-
-        The call does not wait for the target. `origin` may be changed after the next synchronisation.
-
-        Parameters
-        ----------
-        origin : buffer or list
-            The data.
-        target_rank : int
-            Rank in the window, or PROC_NULL.
-        target : int or sequence, optional
-            Displacement in the target's units, or (displacement, count, datatype). Default: displacement 0, count
-            and datatype of `origin`.
-
-        Raises
-        ------
-        Exception
-            ERR_RANK, ERR_RMA_RANGE, ERR_TRUNCATE for wrong arguments. ERR_RMA_SYNC outside of an epoch.
-            ERR_PROC_FAILED if the target has died.
-        """
+    def _put_any(self, origin: Any, target_rank: int, target: Any) -> None:
         if target_rank != PROC_NULL:
             self._put(origin, target_rank, target)
 
-    def Get(self, origin: Any, target_rank: int, target: Any = None) -> None:
-        """Read data from a rank's part of the window. `origin` has it after the next synchronisation.
-
-        Parameters
-        ----------
-        origin : buffer or list
-            Memory for the data.
-        target_rank, target
-            As in `Put`.
-        """
+    def _get_any(self, origin: Any, target_rank: int, target: Any) -> None:
         if target_rank != PROC_NULL:
             self._get(origin, target_rank, target)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from viakit import _core
 from viakit.comm.errors import error
 from viakit.comm.group import Group
 from viakit.comm.status import PROC_NULL
@@ -14,15 +15,8 @@ _FENCE_MODES = MODE_NOSTORE | MODE_NOPUT | MODE_NOPRECEDE | MODE_NOSUCCEED
 _WAYS = "Win.Fence, Win.Lock, Win.Lock_all or Win.Start"
 
 
-class Epochs:
+class Epochs(_core.RmaEpochs):
     """The epochs of one rank in one window: what it may access, and who may access it."""
-
-    def __init__(self) -> None:
-        self.fence = False
-        self.locked: dict[int, bool] = {}  # by rank: False if the lock was not requested (MODE_NOCHECK)
-        self.all_locked: bool | None = None  # True: the locks were requested
-        self.started: list[int] | None = None
-        self.posted: list[int] | None = None
 
     def check_access(self, rank: int) -> None:
         """Raise ERR_RMA_SYNC unless this rank may access the rank now."""
@@ -180,8 +174,7 @@ class Synchronisation:
             for rank in range(ref.comm.size if requested else 0):
                 ref.core.unlock(rank)
 
-    def Flush(self, rank: int) -> None:
-        """Wait until all operations of this rank on the target are complete at both ranks."""
+    def _flush_any(self, rank: int) -> None:
         ref = self._window()
         if rank == PROC_NULL:
             return
@@ -197,7 +190,7 @@ class Synchronisation:
 
     def Flush_local(self, rank: int) -> None:
         """Wait until the buffers of all operations on the target may be reused. viakit also completes them there."""
-        self.Flush(rank)
+        self.Flush(rank)  # type: ignore[attr-defined]
 
     def Flush_local_all(self) -> None:
         """Wait until the buffers of all operations may be reused. viakit also completes them at the targets."""

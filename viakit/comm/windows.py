@@ -42,14 +42,14 @@ def service_of(comm: Any) -> _core.RmaService:
     ranks = tuple(comm.world_ranks())
     found: Any = world.services.get(ranks)
     if found is None:
-        job = bootstrap()
+        job, place = bootstrap(), world.place
         private = _core.MsgWorld(
             comm.rank,
             comm.size,
             exchange=comm.allgather,
             policy=f"{world.channel},progress=thread",
-            network_device=job.network_device,
-            address=job.address,
+            network_device=place["network_device"] or job.network_device,
+            address=place["address"] or job.address,
             secret=(world.secret or job.secret) if comm.size > 1 else None,
             timeout_s=_OPEN_S,
         )

@@ -32,6 +32,7 @@ class World(_core.MsgWorld):
         self._claiming = threading.Lock()
         self.seal: Seal | None = None  # of objects, unless all connections are local
         self.secret = b""  # of the job, or of the connection between two jobs
+        self.place = {name: options.get(name) for name in ("network_device", "address")}  # of this rank on the network
         self.services: dict[tuple[int, ...], Any] = {}  # worlds that serve windows (windows.py), by ranks
         self.by_messages = os.environ.get("VIAKIT_COLLECTIVES", "") == "messages"
         super().__init__(rank, size, **options)

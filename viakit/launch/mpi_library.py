@@ -77,8 +77,8 @@ class Library:
 
 
 def is_mpi(protocol: str | None) -> bool:
-    """Return whether the protocol is an MPI library's: "mpi", "mpi:mpich", "mpi:openmpi"."""
-    return protocol is not None and protocol.partition(":")[0] == "mpi"
+    """Return whether the protocol is an MPI library's: "mpi", "mpi:mpich", "mpi:openmpi", "put-mpi:mpich"."""
+    return protocol is not None and protocol.partition(":")[0] in ("mpi", "put-mpi", "get-mpi")
 
 
 def _flavour_of(libmpi: str) -> str | None:

@@ -37,7 +37,9 @@ HYBRID_US = 50  # time that a hybrid wait polls before it sleeps: about what a s
 LEVELS = ("c", "python")
 MEMORIES = ("user", "viakit")
 BUFFERS = ("touched", "same", "cold")
-SPECS = ("list", "plain")  # arguments of Send and Recv: [buffer, datatype], or the array itself
+# Arguments of the loop in Python: Send of [buffer, datatype] or of the array itself; send of an array, or of a dict
+# that has the bytes.
+SPECS = ("list", "plain", "array", "dict")
 VIA_CHOICES = {  # options of VIA's NICs, with the numbers that they have in C; the first is the default
     "reliability": {"delivery": 2, "unreliable": 1, "reception": 4},
     "form": {"auto": 0, "plain": 1, "udp": 2},
@@ -121,6 +123,11 @@ class Protocol:
         return "mpi" in self.needs
 
     @property
+    def library(self) -> str:
+        """Name of the MPI library for :func:`viakit.launch.mpi_library.find`: "mpi:mpich" for "put-mpi:mpich"."""
+        return self.name.rpartition("-")[2]
+
+    @property
     def takes_faults(self) -> bool:
         """Whether the protocol sends through NICs of viakit, which can inject faults."""
         return "fault" in self.options
@@ -175,6 +182,10 @@ _UNCOUNTED: dict[str, Any] = {"counts_calls": False}
 _MPI: dict[str, Any] = {"levels": LEVELS, "needs": ("mpi",), "waits": ("poll",), "options": ("spec",), **_UNCOUNTED}
 _ENGINE: dict[str, Any] = {"options": ("policy", "network", "spec"), "levels": LEVELS, **_UNCOUNTED}
 _ENGINE_ON_NICS: dict[str, Any] = {**_ENGINE, "options": (*_ENGINE["options"], "fault")}
+_ONE_SIDED: dict[str, Any] = {"levels": LEVELS[1:], "waits": ("poll",), "buffers": BUFFERS[:2], **_UNCOUNTED}
+_PUT: dict[str, Any] = {**_ONE_SIDED, "modes": MODES[:2]}
+_GET: dict[str, Any] = {**_ONE_SIDED, "modes": MODES[:1]}
+_IN_WINDOW: dict[str, Any] = {"options": ("policy", "network")}
 _SIZED: dict[str, Any] = {"takes_sockbuf": True}
 _TWO_WAITS: dict[str, Any] = {"waits": WAITS[:2]}
 _STREAM: dict[str, Any] = {"levels": LEVELS, "min_bytes": 1}
@@ -219,6 +230,14 @@ _TABLE = {
         _row("mpi", "mpi", "sides_msg:MpiSide", "the MPI that mpi4py finds", "MPI", **_MPI),
         _row("mpi:mpich", "mpi", "sides_msg:MpiSide", "MPICH", "MPICH", **_MPI),
         _row("mpi:openmpi", "mpi", "sides_msg:MpiSide", "Open MPI", "Open MPI", **_MPI),
+        _row("put-via", "via", "sides_win:PutSide", "Put into a window over VIA, then a Put of a counter",
+             "Put over VIA", **_PUT, **_IN_WINDOW),
+        _row("get-via", "via", "sides_win:GetSide", "Put of a counter over VIA, then Get from the peer's window",
+             "Get over VIA", **_GET, **_IN_WINDOW),
+        *(_row(f"{call}-mpi:{name}", "mpi", f"sides_win:Mpi{call.capitalize()}Side", f"the same by {title}",
+               f"{call.capitalize()} by {title}", needs=("mpi",), **more)
+          for call, more in (("put", _PUT), ("get", _GET))
+          for name, title in (("mpich", "MPICH"), ("openmpi", "Open MPI"))),
         _row("netpipe:tcp", "ip", "sides_netpipe:NetpipeSide", "NetPIPE's own program over TCP: NPtcp",
              "NetPIPE over TCP", waits=("block",), modes=("pingpong",), buffers=("same", "cold"),
              min_bytes=1, needs=("NPtcp",), **_UNCOUNTED, **_SIZED),

@@ -179,8 +179,7 @@ class Pair(children.Team):
 
     def _start(self) -> None:
         """Start the processes and open a channel to each side."""
-        name = self.protocol.name
-        library = mpi.find(name) if self.protocol.by_mpi else None
+        library = mpi.find(self.protocol.library) if self.protocol.by_mpi else None
         if library is not None:
             self._connect_ranks(library)
         elif self.protocol.in_one_process:

@@ -16,12 +16,21 @@ from viakit.measure.channel import Channel
 from viakit.measure.endpoints import MeasureError
 from viakit.measure.sides import BACKLOG, Side, StreamSide, interface_facts, library_in_process
 
-__all__ = ["MpiSide", "MsgSide", "PyMsgSide"]
+__all__ = ["MpiSide", "MsgSide", "PyMsgSide", "RankSide"]
 
 _NEVER_SLEEP_US = 1_000_000_000  # time that a polled wait polls
 
 
-class MpiSide(Side):
+class RankSide(Side):
+    """Base of sides that are ranks with mpi4py's interface."""
+
+    def endpoint_on(self, mpi: Any, comm: Any) -> Any:
+        """Return the endpoint of the loop in Python on a communicator of two ranks."""
+        spec = self.options.get("spec") or "list"
+        return self.python_endpoint("MpiTransport", mpi, comm, 1 - self.side, spec=spec)
+
+
+class MpiSide(RankSide):
     """An MPI rank. The worker initialised MPI before, to find out which side it is."""
 
     def open(self) -> dict[str, Any]:
@@ -53,9 +62,7 @@ class MpiSide(Side):
                 self.library, handle(self.comm), handle(self.mpi.BYTE), 1 - self.side
             )
         else:
-            self.endpoint = self.python_endpoint(
-                "MpiTransport", self.mpi, self.comm, 1 - self.side, plain=self.options.get("spec") == "plain"
-            )
+            self.endpoint = self.endpoint_on(self.mpi, self.comm)
 
     def describe(self) -> dict[str, Any]:
         """Return the library and what it uses between two ranks."""
@@ -173,7 +180,7 @@ class MsgSide(StreamSide):
         return facts
 
 
-class PyMsgSide(MsgSide):
+class PyMsgSide(MsgSide, RankSide):
     """Messages between two ranks through :mod:`viakit.comm`, as a Python program sends them."""
 
     def open_rank(self, sock: socket.socket, left_s: float) -> None:
@@ -201,8 +208,7 @@ class PyMsgSide(MsgSide):
             secret=self.secret,
             timeout_s=left_s,
         )
-        comm, plain = Intracomm(self.world, 0), self.options.get("spec") == "plain"
-        self.endpoint = self.python_endpoint("MpiTransport", MPI, comm, 1 - self.side, plain=plain)
+        self.endpoint = self.endpoint_on(MPI, Intracomm(self.world, 0))
 
     def describe(self) -> dict[str, Any]:
         """Return the route."""

@@ -22,6 +22,7 @@ __all__ = [
     "SocketTransport",
     "Transport",
     "ViaTransport",
+    "WindowTransport",
     "ZmqTransport",
 ]
 
@@ -204,13 +205,16 @@ class ZmqTransport(Transport):
 
 
 class MpiTransport(Transport):
-    """Transport over ``mpi4py`` or ``viakit.mpi``: Send and Recv of buffers. They cannot be interrupted.
+    """Transport over ``mpi4py`` or ``viakit.mpi``, whose calls cannot be interrupted.
 
-    With *plain* the argument is an array, whose datatype the library finds. Otherwise it is ``[buffer, datatype]``.
+    *spec* is one of :data:`viakit.measure.endpoints.SPECS`: "list" and "plain" are arguments of Send and Recv, "array"
+    and "dict" objects that send and recv pickle.
     """
 
-    def __init__(self, mpi: Any, comm: Any, peer: int, plain: bool = False) -> None:
-        self.mpi, self.comm, self.peer, self.plain = mpi, comm, peer, plain
+    def __init__(self, mpi: Any, comm: Any, peer: int, spec: str = "list") -> None:
+        self.mpi, self.comm, self.peer, self.spec = mpi, comm, peer, spec
+        if spec in ("array", "dict"):
+            self.send, self.recv = getattr(self, f"_send_{spec}"), self._recv_object  # type: ignore[method-assign]
 
     def window_for(self, nbytes: int, validate: bool) -> int:
         """Return a window that limits the queue of unexpected messages."""
@@ -220,7 +224,10 @@ class MpiTransport(Transport):
         """Allocate buffers, and what Send and Recv take for them."""
         super().prepare(nbytes, offset, n_expected, validate)
         self.all_out, self.all_in = (
-            [{n: np.asarray(view) if self.plain else [view, self.mpi.BYTE] for n, view in one.items()} for one in every]
+            [
+                {n: [view, self.mpi.BYTE] if self.spec == "list" else np.asarray(view) for n, view in one.items()}
+                for one in every
+            ]
             for every in (self.all_messages, self.all_rooms)
         )
         self.specs_out, self.specs_in = self.all_out[0], self.all_in[0]
@@ -242,6 +249,109 @@ class MpiTransport(Transport):
     def recv(self, n: int) -> None:
         """Receive a message."""
         self.comm.Recv(self.specs_in[n], self.peer, 7)
+
+    def _send_array(self, n: int) -> None:
+        self.comm.send(self.specs_out[n], self.peer, 7)
+
+    def _send_dict(self, n: int) -> None:
+        self.comm.send({"step": n, "data": bytes(self.messages[n])}, self.peer, 7)
+
+    def _recv_object(self, n: int) -> None:
+        got = self.comm.recv(None, self.peer, 7)
+        self.rooms[n] = memoryview(got["data"] if self.spec == "dict" else got)
+
+
+class WindowTransport(Transport):
+    """One-sided transport over windows of ``mpi4py`` or ``viakit.mpi``: a message, and a counter after it.
+
+    The part of each rank begins with the number of messages that have arrived. Behind it are slots. A put writes the
+    message into a slot of the peer, flushes, and writes the peer's counter. With *get*, the messages are in the slots
+    of the sender; the receiver reads one after its counter has changed. The receiver polls its own memory.
+    """
+
+    def __init__(self, mpi: Any, comm: Any, peer: int, get: bool = False) -> None:
+        self.mpi, self.comm, self.peer, self.get = mpi, comm, peer, get
+        self.win: Any = None
+        self.arrived: Any = None  # this rank's counter, in its part of the window
+        self.memory_of_slots: Any = None
+        self.room = 0  # bytes of the window
+        self.n_out = self.n_in = 0
+
+    def window_for(self, nbytes: int, validate: bool) -> int:
+        """Return the number of slots that the peer may fill without a credit."""
+        return 2 if validate and nbytes > 1 << 20 else _window(nbytes, 64)
+
+    def prepare(self, nbytes: int, offset: int, n_expected: int, validate: bool) -> None:
+        """Lay out the slots; allocate a larger window if they need one. Collective."""
+        self.n_slots = self.window + 2 if validate or self.n_receives > 1 else self.n_sends
+        self.n_read = 1 if validate else self.n_sends  # slots of the sender: validated messages are in the first one
+        self.stride = (offset + max(nbytes, 1) + 4095) // 4096 * 4096
+        self.offset = 4096 + offset
+        if (size := 4096 + self.n_slots * self.stride) > self.room:
+            self._allocate(1 << (size - 1).bit_length())
+        super().prepare(nbytes, offset, n_expected, validate)
+        self.memory_of_slots = memoryview(self.win.tomemory()).cast("B")
+        self.arrived = self.memory_of_slots[:8].cast("Q")
+        self.arrived[0] = self.n_out = self.n_in = 0
+        self.number = np.zeros(1, np.uint64)
+        if self.get:
+            self.all_messages = [self._slot(i) for i in range(self.n_sends)]
+            self.messages = self.all_messages[0]
+        else:
+            self.rooms = self._slot(0)
+        self.comm.Barrier()  # no rank may reset its counter after a message has arrived
+
+    def _slot(self, i: int) -> dict[int, memoryview]:
+        at = self.offset + i % self.n_slots * self.stride
+        return {n: self.memory_of_slots[at : at + n] for n in (self.nbytes, 1)}
+
+    def _allocate(self, size: int) -> None:
+        self._free()
+        self.win, self.room = self.mpi.Win.Allocate(size, 1, comm=self.comm), size
+        self.win.Lock_all()
+
+    def _free(self) -> None:
+        self.messages = self.rooms = {}
+        self.all_messages, self.all_rooms, self.arrived, self.memory_of_slots = [], [], None, None
+        if self.win is not None:
+            win, self.win, self.room = self.win, None, 0
+            win.Unlock_all()
+            win.Free()
+
+    def received(self, i: int) -> None:
+        """Do nothing, because the order of messages selects the slot."""
+
+    def send(self, n: int) -> None:
+        """Write a message into the peer's window, and then the peer's counter."""
+        win, peer = self.win, self.peer
+        if n and not self.get:
+            at = self.offset + self.n_out % self.n_slots * self.stride
+            win.Put([self.messages[n], n, self.mpi.BYTE], peer, at)
+            win.Flush(peer)
+        self.n_out += 1
+        self.number[0] = self.n_out
+        win.Put(self.number, peer, [0, 1, self.mpi.UINT64_T])
+        win.Flush(peer)
+
+    def recv(self, n: int) -> None:
+        """Wait until the counter has changed; with *get*, read the message."""
+        arrived, due, spins = self.arrived, self.n_in, 0
+        while arrived[0] <= due:
+            spins += 1
+            if spins % _SPINS == 0:
+                self.win.Sync()
+                self.check()
+        self.n_in += 1
+        if not self.get:
+            self.rooms = self._slot(due)
+        elif n:
+            at = self.offset + due % self.n_read * self.stride
+            self.win.Get([self.rooms[n], n, self.mpi.BYTE], self.peer, at)
+            self.win.Flush(self.peer)
+
+    def counters(self) -> dict[str, int]:
+        """Return the counters of viakit's windows. A window of an MPI library has none."""
+        return dict(self.win.counters()) if self.win is not None and hasattr(self.win, "counters") else {}
 
 
 class ViaTransport(Transport):
