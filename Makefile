@@ -22,7 +22,7 @@ soak: SECONDS = 600
 soak: setup ; @tools/ctest plain 'faults loop' && tools/soak $(SECONDS) ## a million messages per level over bad links, what happens to programs and hosts, SECONDS=600 of fuzzing per target; hours
 attack: SECONDS = 300
 attack: setup ; @tools/ctest plain --list >/dev/null && .venv/bin/python tools/attack.py --seconds $(SECONDS) $(ARGS) ## hostile neighbours of every kind, SECONDS=300 in all, and a table of what held; ARGS=--help for options
-docs: ; @tools/setup-venv docs && .venv/bin/sphinx-build -q -W docs build/docs && echo build/docs/index.html ## documentation as HTML
+docs: ; @tools/setup-venv docs && VIAKIT_EXECUTE=$(EXECUTE) .venv/bin/sphinx-build -q -W docs build/docs && echo build/docs/index.html ## documentation as HTML; EXECUTE=0 runs no lesson, EXECUTE=again runs all of them again
 slides: setup ; @.venv/bin/python tools/slides $(ARGS) ## the slides of the course as one page of reveal.js, and as PDF if Chromium is there
 walk: EXTRAS = lab
 walk: setup ; @.venv/bin/python tools/walk $(ARGS) ## the plan of ninety minutes, with a stopwatch; ARGS=--quick

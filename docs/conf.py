@@ -7,7 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parent))
+
 import click
+import lesson_pages
 from docutils import nodes
 from docutils.parsers.rst import Directive
 
@@ -115,8 +118,9 @@ def attribute_text(app: object, what: str, name: str, attribute: object, options
 
 
 def setup(app: object) -> None:
-    """Register the directives."""
+    """Register the directives and the pages of the lessons."""
     app.connect("autodoc-process-docstring", attribute_text)
+    app.connect("source-read", lesson_pages.page)
     app.add_directive("viakit-commands", CommandHelp)
     app.add_directive("viakit-figure", CommandFigure)
     app.add_directive("viakit-remedies", Remedies)

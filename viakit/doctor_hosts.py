@@ -109,7 +109,7 @@ def _judge(found: dict[str, Any], near: RemoteHost, far: RemoteHost) -> list[dic
     checks = [_check("interface", True, f"{near.interface}, {near.address}, MTU {mtu}")]
     checks.append(_check("TCP", not found["tcp"], found["tcp"] or "connects", firewall.format("TCP")))
     small, whole, jumbo = (found["udp"][str(nbytes)] for nbytes in PAYLOADS)
-    told = f"{small * 1e6:.0f} us round trip, blocking" if isinstance(small, float) else str(small)
+    told = f"{small * 1e6:.0f} µs round trip, blocking" if isinstance(small, float) else str(small)
     checks.append(_check("UDP", isinstance(small, float), told, firewall.format("UDP")))
     if isinstance(small, float):
         text = "pass whole" if isinstance(whole, float) else str(whole)

@@ -5,4 +5,4 @@ from viakit import machines, replay
 costs = replay.model(machines.load("barrier-cluster-3"))
 for algorithm in ("message", "rdma"):
     done = replay.run(replay.barrier(algorithm, ranks=4096), costs)
-    print(algorithm, round(done.end_s * 1e6), "us,", done.messages, "messages")
+    print(algorithm, round(done.end_s * 1e6), "µs,", done.messages, "messages")

@@ -29,5 +29,5 @@ if __name__ == "__main__":
     with Testbed(hosts=2) as testbed:
         one, other = testbed.hosts
         answering = other.submit(player, False)
-        print(f"one way: {one.call(player, True):.2f} us, half the round trip")
+        print(f"one way: {one.call(player, True):.2f} µs, half the round trip")
         answering.result()

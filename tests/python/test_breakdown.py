@@ -36,7 +36,7 @@ def test_what_was_not_separated_is_said():
     assert "no softirq" in found.note()
     assert "negative remainder" in found.note()
     text = str(found)
-    assert "-1.00 us" in text
+    assert "-1.00 µs" in text
     assert max(map(len, text.splitlines())) <= 80
     page = found._repr_html_()
     assert "<svg" in page

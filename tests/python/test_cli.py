@@ -559,6 +559,19 @@ def test_a_table_that_cannot_be_printed_for_another_reason_is_told_after_the_fil
     assert result.load(tmp_path / "a.json")["complete"]
 
 
+@pytest.mark.parametrize(("encoding", "unit", "plus_minus"), [("ascii", "us", "+-"), ("utf-8", "µs", "±")])
+def test_a_table_is_printed_in_the_encoding_of_the_output(machine, tmp_path, encoding, unit, plus_minus):
+    done = invoke("sweep", "via-eth", "tcp", "--sizes", "64", "--seconds", "0.3", "--json", str(tmp_path / "a.json"))
+    assert done.exit_code == 0, say(done)
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    words = [*VIAKIT, "show", "a.json"]
+    done = subprocess.run(words, capture_output=True, timeout=60, cwd=tmp_path, env=environment)
+    assert done.returncode == 0, done.stderr
+    table = done.stdout.decode(encoding)
+    assert f" {unit} " in table
+    assert plus_minus in table
+
+
 def test_as_a_real_process_it_ends_with_2_for_nonsense(tmp_path):
     done = subprocess.run(
         [*VIAKIT, "sweep", "tcp", "--sizes", "9:1"], capture_output=True, text=True, timeout=60, cwd=tmp_path

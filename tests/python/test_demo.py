@@ -43,7 +43,7 @@ def test_it_leaves_results_picture_and_report(tmp_path):
     assert document["floor"]
     text = "\n".join(finished.words)
     best = r"TCP with its best socket buffers"
-    assert re.search(rf"64 B in 1\.1\d us one way \(half the round trip, polled\), {best} in 3\.4\d us: 0\.32", text)
+    assert re.search(rf"64 B in 1\.1\d µs one way \(half the round trip, polled\), {best} in 3\.4\d µs: 0\.32", text)
     bandwidths = re.findall(r"of 4 MiB .* by (TCP.*), MTU 1500: (\S+) times the bandwidth", text)
     assert [name for name, _ in bandwidths] == ["TCP with its best socket buffers", "TCP as it comes"], "tuned first"
     assert float(bandwidths[0][1]) < float(bandwidths[1][1])

@@ -62,9 +62,9 @@ def test_no_hint_is_the_answer():
 
 
 def test_predictions(names):
-    assert "write your guess" in repr(lessons.predict("ratio", ..., "How many?"))
+    assert "How many? Write your guess" in repr(lessons.predict("ratio", ..., "How many?"))
     assert "no guess was recorded" in repr(lessons.measured("ratio", 3.0))
-    assert "your guess is 2" in repr(lessons.predict("ratio", 2, "How many?"))
+    assert "Your guess is 2" in repr(lessons.predict("ratio", 2, "How many?"))
     assert "your guess was 2: 1.5 times more than that" in repr(lessons.measured("ratio", 3.0))
     assert "your guess was 2: 2 times less than that" in repr(lessons.measured("ratio", 1.0))
     assert "as predicted" in repr(lessons.measured("ratio", 2.1))

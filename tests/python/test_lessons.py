@@ -6,6 +6,7 @@ One run of a lesson has all answers to each exercise. To none, wrong and lazy on
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from pathlib import Path
 
@@ -17,10 +18,13 @@ jupytext = needs.module("jupytext", "lab")
 nbclient = needs.module("nbclient", "lab")
 needs.module("ipyparallel", "lab")
 
+import nbformat  # noqa: E402
+
 from viakit.lab import tutor  # noqa: E402
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 LESSONS = sorted((CHECKOUT / "notebooks").glob("[0-9]*.md"))
+RUNS = CHECKOUT / "build" / "lessons"
 CELL_S = 120  # a cell that takes longer hangs
 
 
@@ -62,6 +66,14 @@ def with_answers(lesson: Path):
     return notebook
 
 
+def keep_outputs(notebook, lesson: Path) -> None:
+    """Keep the run for the documentation, without the added cells: docs/lesson_pages.py shows it."""
+    cells = [cell for cell in notebook.cells if not cell.get("id", "").startswith("added-")]
+    kept = nbformat.v4.new_notebook(cells=cells, metadata=notebook.metadata)
+    RUNS.mkdir(parents=True, exist_ok=True)
+    nbformat.write(kept, RUNS / f"{lesson.stem}.ipynb")
+
+
 def said(cell) -> str:
     return "".join(one.get("text", "") or one.get("data", {}).get("text/plain", "") for one in cell.outputs)
 
@@ -97,6 +109,38 @@ def test_lesson_has_its_parts(lesson):
         assert (lesson.parent / other).exists(), f"a link to {other}, which is not there"
 
 
+def test_a_page_shows_the_outputs_of_the_same_text_only(tmp_path, monkeypatch):
+    spec = importlib.util.spec_from_file_location("lesson_pages", CHECKOUT / "docs" / "lesson_pages.py")
+    pages = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(pages)
+    monkeypatch.setattr(pages, "RUNS", tmp_path)
+    lesson = LESSONS[0]
+    assert pages.kept(lesson) is None
+    run = jupytext.read(lesson)
+    code = [cell for cell in run.cells if cell.cell_type == "code"]
+    code[1]["outputs"] = [
+        nbformat.v4.new_output("stream", text="```\n\x1b[1mtext\x1b[0m"),
+        nbformat.v4.new_output("display_data", {"text/html": "<svg></svg>", "text/plain": "not this"}),
+        nbformat.v4.new_output("error", ename="CompletionError", evalue="no descriptor"),
+    ]
+    nbformat.write(run, tmp_path / f"{lesson.stem}.ipynb")
+    page = "\n\n".join(pages.myst(lesson, pages.kept(lesson)))
+    for part in (
+        "# Start here",
+        "````text\n```\ntext\n````",
+        '```{raw} html\n<div class="lesson-output"><svg></svg></div>\n```',
+        "CompletionError: no descriptor",
+        "{doc}`1. Why is TCP slow? </notebooks/01-why-is-tcp-slow>`",
+        pages.SHORT,
+    ):
+        assert part in page, part
+    assert "not this" not in page
+    assert pages.NOT_RUN in "\n".join(pages.myst(lesson, None))
+    code[1]["source"] += "\n# changed"
+    nbformat.write(run, tmp_path / f"{lesson.stem}.ipynb")
+    assert pages.kept(lesson) is None
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)
@@ -117,3 +161,4 @@ def test_lesson_runs(lesson, tmp_path, monkeypatch):
             assert reason in said(cell), said(cell)
         if number := tag_like(cell, r"solved-\d"):
             assert "passed" in said(cell), f"{number}: {said(cell)}"
+    keep_outputs(notebook, lesson)

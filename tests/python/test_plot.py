@@ -163,7 +163,7 @@ def test_tables_say_how_it_was_measured(document):
     assert "polled, loop in C, two hosts, MTU 1500" in text
     assert "polled, loop in C, one host" in text
     assert "core to core" in text
-    assert re.search(r"64 B +1\.1\d us ±.*3\.4\d us ±.* 3\.\d\d", text)
+    assert re.search(r"64 B +1\.1\d µs ±.*3\.4\d µs ±.* 3\.\d\d", text)
 
 
 def test_what_was_lost_is_counted_over_all_series_of_a_protocol(document):
@@ -180,7 +180,7 @@ def test_what_was_lost_is_counted_over_all_series_of_a_protocol(document):
 
 
 def test_the_reference_can_be_chosen(document):
-    assert re.search(r"64 B +3\.4\d us ±.*1\.1\d us ±.* 0\.3\d", shown(document, against="tcp"))
+    assert re.search(r"64 B +3\.4\d µs ±.*1\.1\d µs ±.* 0\.3\d", shown(document, against="tcp"))
     with pytest.raises(ValueError, match="udp was not measured"):
         table.tables(document, "udp")
 
@@ -197,10 +197,10 @@ def test_nothing_is_cut_off_on_a_narrow_terminal(document, width):
     ("seconds", "text"),
     [
         (1.37e-7, "137 ns"),
-        (1.117e-6, "1.12 us"),
+        (1.117e-6, "1.12 µs"),
         (3.4e-3, "3.40 ms"),
         (2.0, "2.00 s"),
-        (9.9999e-7, "1.00 us"),
+        (9.9999e-7, "1.00 µs"),
         (0.0, "0"),
     ],
 )
@@ -212,7 +212,7 @@ def test_the_report_says_it_in_words(document):
     sentences = report.words(document)
     text = "\n".join(sentences)
     assert "half the round trip, polled" in text
-    assert re.search(r"TCP in 3\.4\d us: 0\.3\d of its time \(95 % interval 0\.3", text)
+    assert re.search(r"TCP in 3\.4\d µs: 0\.3\d of its time \(95 % interval 0\.3", text)
     assert "core to core" in text
     assert "copies of its payload" in text
     page = report.html(document)

@@ -30,4 +30,4 @@ def test_pingpong_runs(tmp_path, again):
     result = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert not result.stderr
-    assert re.search(r"[0-9.]+ us", result.stdout), result.stdout
+    assert re.search(r"[0-9.]+ µs", result.stdout), result.stdout

@@ -14,6 +14,8 @@ the commands that use them, so that ``viakit --help`` starts fast.
 
 from __future__ import annotations
 
+import codecs
+import io
 import os
 import signal
 import sys
@@ -141,9 +143,29 @@ def _open_streams() -> None:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it has the lowest free number, which is fd
 
 
+_ASCII = str.maketrans("µ×─━│┃–—█", "ux--||--#") | {ord("±"): "+-", ord("…"): "...", ord("→"): "->"}
+
+
+def _plain(error: UnicodeError) -> tuple[str, int]:
+    """Replace characters that a stream cannot encode: µ by u, ± by +-, others by a question mark."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end].translate(_ASCII)
+    return "".join(one if ord(one) < 128 else "?" for one in text), error.end
+
+
+def _write_anything() -> None:
+    """Let the output streams replace what their encoding lacks, where the locale is not UTF-8."""
+    codecs.register_error("viakit", _plain)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="viakit")
+
+
 def main() -> None:
     """Run the command. This is the entry point ``viakit``, and of ``python -m viakit``."""
     _open_streams()
+    _write_anything()
     # Clean up after SIGTERM, and after the terminal has closed, as after Ctrl-C.
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) == signal.SIG_DFL:

@@ -115,7 +115,7 @@ def wire_options(command: Callable[..., Any]) -> Callable[..., Any]:
     command = click.option(
         "--burst",
         type=Size("min"),
-        help="Bucket of --rate, bytes; min: one frame.  [default: 300 us of the rate]",
+        help="Bucket of --rate, bytes; min: one frame.  [default: 300 µs of the rate]",
         **shared,
     )(command)
     switch = click.Choice(["on", "off"])

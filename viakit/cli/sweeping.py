@@ -71,7 +71,7 @@ _LIVE_MORE = ("sockbuf",)  # only of some series
     type=click.Choice(["poll", "block", "hybrid"]),
     default="poll",
     show_default=True,
-    help="Wait by polling, by sleeping in the kernel, or by polling for 50 us before sleeping (hybrid).",
+    help="Wait by polling, by sleeping in the kernel, or by polling for 50 µs before sleeping (hybrid).",
 )
 @click.option(
     "--level",

@@ -336,13 +336,14 @@ def predict(name: str, guess: Any, question: str = "") -> Any:
         If the guess is neither a number nor ``...``.
     """
     lesson = _lesson()
+    subject = question if question.endswith("?") else f"{question or name}:"
     if guess is ...:
         lesson.guesses.setdefault(name, None)
-        return _Note(f"{question or name}: write your guess in place of ... and run this cell, before you measure.")
+        return _Note(f"{subject} Write your guess in place of ... and run this cell, before you measure.")
     if isinstance(guess, bool) or not isinstance(guess, (int, float)):
         raise ValueError(f"the guess for {name!r} is {guess!r}; expected a number, or ... for none")
     lesson.guesses[name] = float(guess)
-    return _Note(f"{question or name}: your guess is {guess:g}.")
+    return _Note(f"{subject} Your guess is {guess:g}.")
 
 
 def measured(name: str, value: float, unit: str = "") -> Any:

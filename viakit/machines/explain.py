@@ -23,7 +23,7 @@ def kinds_of(machine: Machine) -> list[str]:
 
 def show_all(machines: Sequence[Machine], console: Any) -> None:
     """Print a table of machines: latency of one byte, and throughput of 1 MiB."""
-    table = sheet("machine", "description", "paper", ">1 B, us", ">1 MiB, Mbit/s", whole=["machine"])
+    table = sheet("machine", "description", "paper", ">1 B, µs", ">1 MiB, Mbit/s", whole=["machine"])
     for machine in machines:
         path = path_of(machine, kinds_of(machine)[0])
         rate = 8e-6 * (1 << 20) / path.time_s(1 << 20)
@@ -42,12 +42,12 @@ def show(machine: Machine, nbytes: int, console: Any) -> None:
         path = path_of(machine, kind)
         parts = [(name, us) for name, us in stages(path, nbytes) if us > 0]
         first = sum(us for _, us in parts)
-        console.print(Text(f"\n{TITLES[kind]}: {path.time_s(nbytes) * 1e6:.4g} us for {nbytes} B; its first frame:"))
+        console.print(Text(f"\n{TITLES[kind]}: {path.time_s(nbytes) * 1e6:.4g} µs for {nbytes} B; its first frame:"))
         at = 0.0
         for i, (name, us) in enumerate(parts):
             begin, end = round(WIDTH * at / first), round(WIDTH * (at + us) / first)
             bar = " " * begin + MARKS[i % len(MARKS)] * max(end - begin, 1)
-            console.print(Text(f"  {name:28} {us:9.3f} us |{bar:<{WIDTH + 1}}|"))
+            console.print(Text(f"  {name:28} {us:9.3f} µs |{bar:<{WIDTH + 1}}|"))
             at += us
     table = sheet("number", "value", "unit", "source")
     for key, source in machine.sources.items():

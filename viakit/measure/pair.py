@@ -66,7 +66,7 @@ class Pair(children.Team):
         Its hosts 0 and 1 are used. Default: this host. Protocols without a wire (shared memory, MPI) always use this
         host.
     wait : str
-        "poll", "block" or "hybrid": how a side waits for a message. Hybrid waits poll for 50 us, and then sleep.
+        "poll", "block" or "hybrid": how a side waits for a message. Hybrid waits poll for 50 µs, and then sleep.
     level : str
         "c" or "python": language of the measuring loop.
     sockbuf : int, optional

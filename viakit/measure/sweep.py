@@ -365,7 +365,7 @@ class _Run:
         fraction = clock.fraction
         if number == 0 and fraction >= 1:  # the first round is always completed
             fraction = sum(1 for one in self.points if one.bursts) / len(self.points)
-        text += f", {point.medians[-1] * 1e6:.2f} us" if point.medians else ""
+        text += f", {point.medians[-1] * 1e6:.2f} µs" if point.medians else ""
         self.on_progress(Progress(fraction, clock.left_s, text))
 
     def document(self) -> Document:

@@ -57,10 +57,10 @@ def _three_digits(value: float) -> str:
 
 
 def format_time(seconds: float) -> str:
-    """Format a time: ``137 ns``, ``1.12 us``, ``3.40 ms``, and ``0`` for zero."""
+    """Format a time: ``137 ns``, ``1.12 µs``, ``3.40 ms``, and ``0`` for zero."""
     if seconds == 0:
         return "0"
-    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if seconds >= scale * 0.9995:
             return f"{_three_digits(seconds / scale)} {unit}"
     return f"{_three_digits(seconds / 1e-9)} ns"

@@ -13,10 +13,10 @@ __all__ = ["check", "draw", "has_curves", "names", "series"]
 AXES = {
     "curve": ("message size, bytes", "throughput, Mbit/s"),
     "speedup": ("processors", "speed-up"),
-    "barrier": ("nodes", "barrier, us"),
-    "fig2": ("message size, bytes", "time, us"),
+    "barrier": ("nodes", "barrier, µs"),
+    "fig2": ("message size, bytes", "time, µs"),
     "fig3": ("message size, bytes", "bandwidth, MB/s"),
-    "fig4": ("message size, bytes", "time, us"),
+    "fig4": ("message size, bytes", "time, µs"),
 }
 LARGE = 8 << 20
 # Published points of each figure: lines of claims.csv, and their place on the x axis.

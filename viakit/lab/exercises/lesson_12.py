@@ -31,7 +31,7 @@ def _formula(names: Names) -> str:
         except (TypeError, ValueError) as error:
             raise Wrong(f"barrier_us({n}) is no number: {error}") from None
         if abs(got / expected - 1) > 0.02:
-            raise Wrong(f"barrier_us({n}) is {got:.4g}, and the replay gives {expected:.4g} us: count the steps")
+            raise Wrong(f"barrier_us({n}) is {got:.4g}, and the replay gives {expected:.4g} µs: count the steps")
     return "Every step costs the same on this machine, so the time of 8 ranks contains that of one step three times."
 
 
