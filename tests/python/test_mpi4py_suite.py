@@ -53,3 +53,16 @@ def test_the_outcome_of_a_test_is_the_worst_of_all_ranks(tmp_path):
 def test_each_test_that_is_left_out_has_a_reason():
     assert all(len(reason) > 20 for reason in suite.left_out().values())
     assert "test_io.*" in suite.left_out()
+
+
+def test_programs_of_packages_are_driven_by_files(monkeypatch):
+    """The list names files that exist, each of which imports a package that is installed for it."""
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    programs = importlib.import_module("mpi4py_programs")
+    chosen = programs.programs("schwimmbad,mpipool,dask")
+    assert len(chosen) == 3
+    packages = [name.replace("-", "_") for name in (*programs.WITHOUT_DEPENDENCIES, *programs.WITH_DEPENDENCIES)]
+    for one in chosen:
+        text = one.path.read_text()
+        compile(text, str(one.path), "exec")
+        assert any(f"import {name}" in text or f"from {name} " in text for name in packages)
