@@ -21,6 +21,10 @@
  *      stream      A sends `count` messages, B replies to the last with 1 byte.    sample = time / count
  *      bidir       both send `count` messages at once, then 1 byte each.           sample = time / count
  *
+ * A ping-pong with plan->computes shows how much computing fits beside a message. In every second round trip, A
+ * computes between its send and its receive, without any call, for as long as the round trip before took. The sample
+ * is half of the round trip without that computing: the time that the message takes from other work.
+ *
  * Threads: one endpoint belongs to one thread. Any thread may set `stop` and write to the control descriptor.
  */
 #ifndef BENCH_BENCH_H
@@ -81,6 +85,7 @@ typedef struct {
     size_t pool;        /* BENCH_COLD: bytes of the buffers of one direction. Choose it above the last-level cache. */
     bool validate;      /* fill and check every byte. The times then include that work. */
     bool one_core;      /* both sides share a core: polling yields it */
+    bool computes;      /* ping-pong: A computes in round trips 1, 3, 5 ... */
     uint32_t run_id;    /* part of the pattern, so that a stale message of an earlier run does not pass */
     double timeout_s;   /* of the whole run */
     double stall_s;     /* longest time without a message */
@@ -288,9 +293,10 @@ size_t bench_window(const bench_plan *plan);
  * One tick per time stamp: the processor's invariant counter if it has one (some 10 ns to read), otherwise
  * CLOCK_MONOTONIC_RAW. */
 
-extern bool bench_clock_counter; /* true: bench_ticks reads the processor's counter */
-void bench_clock_init(void);     /* idempotent. Call before the first bench_ticks. */
-double bench_ns_per_tick(void);  /* calibrated against CLOCK_MONOTONIC_RAW. May spin for 10 ms the first time. */
+extern bool bench_clock_counter;        /* true: bench_ticks reads the processor's counter */
+void bench_clock_init(void);            /* idempotent. Call before the first bench_ticks. */
+uint64_t bench_compute(uint64_t ticks); /* compute for that time, without calls. Returns the time that it took */
+double bench_ns_per_tick(void);         /* calibrated against CLOCK_MONOTONIC_RAW. May spin for 10 ms the first time. */
 const char *bench_clock_name(void);
 
 static inline uint64_t bench_ticks(void)

@@ -73,6 +73,19 @@ void bench_clock_init(void)
     pthread_once(&once, init);
 }
 
+uint64_t bench_compute(uint64_t ticks)
+{
+    uint64_t begin = bench_ticks(), now;
+    if (vk_time_is_virtual()) {
+        vk_charge(VK_CHARGE_TIME, ticks / 1000); /* ticks are picoseconds */
+        return bench_ticks() - begin;
+    }
+    do {
+        now = bench_ticks();
+    } while (now - begin < ticks);
+    return now - begin;
+}
+
 double bench_ns_per_tick(void)
 {
     if (vk_time_is_virtual())

@@ -289,8 +289,8 @@ static inline int consume(run *r, uint64_t i)
 static int pingpong_a(run *r, uint64_t n, uint64_t first, uint64_t *stamps)
 {
     const size_t len = r->plan->len;
-    const bool validate = r->plan->validate;
-    uint64_t before = bench_ticks();
+    const bool validate = r->plan->validate, computes = r->plan->computes && stamps;
+    uint64_t before = bench_ticks(), computed = 0;
     for (uint64_t i = 0; i < n; i++) {
         int rc;
         if ((rc = produce(r, first + i)))
@@ -298,13 +298,17 @@ static int pingpong_a(run *r, uint64_t n, uint64_t first, uint64_t *stamps)
         if (validate)
             before = bench_ticks();
         /* The measured path. */
-        if ((rc = send_message(r, len)) || (rc = tidy(r)) || (rc = receive_message(r, len)))
+        if ((rc = send_message(r, len)) || (rc = tidy(r)))
+            return rc;
+        if (computes)
+            computed = i % 2 ? bench_compute(stamps[i - 1]) : 0;
+        if ((rc = receive_message(r, len)))
             return rc;
         if (!validate && (rc = consume(r, first + i)))
             return rc;
         uint64_t after = bench_ticks();
         if (stamps)
-            stamps[i] = after - before;
+            stamps[i] = after - before - computed;
         before = after;
         if (validate && (rc = consume(r, first + i)))
             return rc;

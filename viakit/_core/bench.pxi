@@ -22,7 +22,7 @@ class BenchError(RuntimeError):
 
 
 _BENCH_REASONS = {BENCH_TIMEOUT: "timeout", BENCH_STOPPED: "stopped", BENCH_MISMATCH: "mismatch", BENCH_GONE: "gone"}
-_BENCH_MODES = {"pingpong": BENCH_PINGPONG, "stream": BENCH_STREAM, "bidir": BENCH_BIDIR}
+_BENCH_MODES = {"pingpong": BENCH_PINGPONG, "stream": BENCH_STREAM, "bidir": BENCH_BIDIR, "overlap": BENCH_PINGPONG}
 _BENCH_MEMORIES = {"user": BENCH_MEMORY_USER, "viakit": BENCH_MEMORY_VIAKIT}
 _BENCH_BUFFERS = {"same": BENCH_SAME, "touched": BENCH_TOUCHED, "cold": BENCH_COLD}
 
@@ -368,7 +368,8 @@ cdef class BenchEndpoint:
         offset
             Bytes between the start of a page and the message.
         mode
-            ``"pingpong"``, ``"stream"`` or ``"bidir"``.
+            ``"pingpong"``, ``"stream"``, ``"bidir"`` or ``"overlap"``: ping-pong in which side A computes between send
+            and receive of every second round trip, for as long as the one before took.
         side
             0 for A, which has the clock, 1 for B.
         control_fd
@@ -403,7 +404,8 @@ cdef class BenchEndpoint:
         self._plan.len = nbytes
         self._plan.count = count
         self._plan.warmup = warmup if warmup else 1
-        self._plan.repeats = 1 if mode == "pingpong" else repeats
+        self._plan.repeats = repeats if mode in ("stream", "bidir") else 1
+        self._plan.computes = mode == "overlap"
         self._plan.offset = offset
         self._plan.memory = _BENCH_MEMORIES[memory]
         self._plan.buffers = _BENCH_BUFFERS[buffers]
@@ -432,7 +434,7 @@ cdef class BenchEndpoint:
         -------
         bytes
             Native doubles in nanoseconds: one-way times (ping-pong: half of each round trip) or times per message
-            (stream, bidir: one per repeat). Empty on side B.
+            (stream, bidir: one per repeat). Overlap: as ping-pong, without the computing. Empty on side B.
 
         Raises
         ------

@@ -43,6 +43,7 @@ cdef extern from "bench/bench.h" nogil:
         size_t pool
         bint validate
         bint one_core
+        bint computes
         uint32_t run_id
         double timeout_s
         double stall_s

@@ -65,7 +65,14 @@ _LIVE_MORE = ("sockbuf",)  # only of some series
 @click.option(
     "--offset", type=click.IntRange(0, 4095), default=0, show_default=True, help="Offset of each message in its page."
 )
-@click.option("--mode", type=click.Choice(["pingpong", "stream", "bidir"]), default="pingpong", show_default=True)
+@click.option(
+    "--mode",
+    type=click.Choice(["pingpong", "stream", "bidir", "overlap", "rate"]),
+    default="pingpong",
+    show_default=True,
+    help="Half the round trip; a stream's bandwidth; both directions; the time that computing beside a message cannot "
+    "use; messages per second.",
+)
 @click.option(
     "--wait",
     type=click.Choice(["poll", "block", "hybrid"]),

@@ -15,6 +15,7 @@ from viakit.base.failure import MeasureError
 __all__ = [
     "BUFFERS",
     "HYBRID_US",
+    "IN_C",
     "LEVELS",
     "MEMORIES",
     "MODES",
@@ -31,7 +32,8 @@ __all__ = [
     "protocols",
 ]
 
-MODES = ("pingpong", "stream", "bidir")
+MODES = ("pingpong", "stream", "bidir", "overlap", "rate")
+IN_C = ("bidir", "overlap")  # modes that the loop in Python does not have
 WAITS = ("poll", "block", "hybrid")
 HYBRID_US = 50  # time that a hybrid wait polls before it sleeps: about what a sleep and a wake-up cost
 LEVELS = ("c", "python")
@@ -71,7 +73,7 @@ class Protocol:
     min_bytes, max_bytes : int
         Smallest and largest message.
     modes, waits : tuple of str
-        Supported modes ("pingpong", "stream", "bidir") and ways to wait ("poll", "block", "hybrid").
+        Supported modes (of :data:`MODES`) and ways to wait ("poll", "block", "hybrid").
     allocates : bool
         Whether the protocol has its own allocator (``viakit_alloc``), so that it also accepts memory "viakit".
     side : str

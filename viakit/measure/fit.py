@@ -389,6 +389,7 @@ def fit(document: Mapping[str, Any], seed: int = 0) -> Fits:
     """
     rng = np.random.default_rng(seed)
     every = [one for one in document["series"] if one["points"] and kind_of(one) == TRANSFERS]
+    every = [one for one in every if one["mode"] != "overlap"]  # the models are of whole messages
     if not every:
         raise ValueError("the result has no one-way times over sizes; models can be fitted to sweeps only")
     return Fits(tuple(_fit_series(one, document.get("environment") or {}, rng) for one in every))

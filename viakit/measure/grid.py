@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["grids"]
 
 _Series = Mapping[str, Any]
+_MODES = ("pingpong", "stream", "bidir")  # those whose results are a time and a bandwidth
 
 
 def grids(document: Document) -> list[Group]:
@@ -29,7 +30,7 @@ def grids(document: Document) -> list[Group]:
     """
     found: dict[tuple[Any, ...], list[_Series]] = {}
     for one in document["series"]:
-        if one["points"] and "mtu" in one and "mode" in one:
+        if one["points"] and "mtu" in one and one.get("mode") in _MODES:
             found.setdefault((one["mode"], one["wait"], one["hosts"] == "local", one.get("buffers")), []).append(one)
     wide = [group for group in found.values() if _is_grid(group)]
     return [_table(group) for group in found.values()] if wide else []

@@ -96,7 +96,7 @@ def _hover(one: Mapping[str, Any]) -> list[str]:
 
 def axes(canvas: Any, graph: str, column: int, words: tuple[str, str], log_y: bool) -> None:
     """Set the scales, units and titles of one field."""
-    logarithmic = log_y or graph in plot.LOGARITHMIC
+    logarithmic = (log_y and graph != "overlap") or graph in plot.LOGARITHMIC
     place = {"row": 1, "col": column}
     canvas.update_xaxes(type="log", title_text=words[0], exponentformat="SI", **place)
     if graph != "signature":
@@ -121,6 +121,7 @@ def figure(
 
     graphs = graphs or plot.usual_graphs(documents)
     drawn = plot.curves(documents, names, intervals="ratio" in graphs)
+    plot.check_graphs(graphs, drawn)
     axis, below = plot.words(documents)
     heading = title or plot.title_of(drawn, documents)
     titles = [plot.HEADINGS[graph] for graph in graphs]
@@ -160,7 +161,7 @@ def figure(
     ends = [
         (one["label"], one["look"], lines[1][-1], min(lines[1])) for one in drawn if (lines := plot.lines_of(one, last))
     ]
-    logarithmic = log_y or last in plot.LOGARITHMIC
+    logarithmic = (log_y and last != "overlap") or last in plot.LOGARITHMIC
     for label in end_labels(ends, column=len(graphs), log_y=logarithmic):
         canvas.add_annotation(**label)
     return canvas

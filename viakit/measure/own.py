@@ -40,7 +40,7 @@ def protocol(name: str) -> Protocol:
     """
     kind = load(name)
     text = (kind.__doc__ or "user-defined protocol").strip().partition("\n")[0]
-    modes = ("pingpong", "stream")
+    modes = ("pingpong", "stream", "rate")
     return Protocol(
         name,
         "unix",

@@ -29,7 +29,18 @@ from viakit.base import secret as _secret
 from viakit.launch import mpi_library as mpi
 from viakit.measure import children
 from viakit.measure.channel import Channel
-from viakit.measure.endpoints import BUFFERS, HYBRID_US, LEVELS, MEMORIES, MODES, WAITS, MeasureError, Protocol, lookup
+from viakit.measure.endpoints import (
+    BUFFERS,
+    HYBRID_US,
+    IN_C,
+    LEVELS,
+    MEMORIES,
+    MODES,
+    WAITS,
+    MeasureError,
+    Protocol,
+    lookup,
+)
 from viakit.measure.environment import caches
 from viakit.measure.samples import Samples
 
@@ -379,9 +390,10 @@ class Pair(children.Team):
         nbytes : int
             Size of a message in bytes.
         mode : str
-            "pingpong", "stream" or "bidir".
+            "pingpong", "stream", "bidir", "overlap", or "rate", which is a stream.
         count : int
-            Ping-pong: number of round trips. Otherwise number of messages of a repeat in each direction.
+            Ping-pong and overlap: number of round trips; overlap needs an even number. Otherwise number of messages of
+            a repeat in each direction.
         warmup : int, optional
             Number of messages before the clock starts; at least one is always sent.
         repeats : int
@@ -410,7 +422,7 @@ class Pair(children.Team):
         self._runs += 1
         plan = {
             "nbytes": nbytes,
-            "mode": mode,
+            "mode": "stream" if mode == "rate" else mode,
             "count": count,
             "warmup": warmup,
             "repeats": repeats,
@@ -442,8 +454,10 @@ class Pair(children.Team):
             why = f": {self._broken}" if self._broken else ""
             raise MeasureError(f"this pair of {protocol.name} is closed{why}. Remedy: open a new one", "gone")
         _check_choice(protocol, "mode", mode, protocol.modes, MODES)
-        if mode == "bidir" and self.level == "python":
-            raise MeasureError("bidir is measured by the loop in C only. Remedy: remove --level python", "usage")
+        if mode in IN_C and self.level == "python":
+            raise MeasureError(f"{mode} is measured by the loop in C only. Remedy: remove --level python", "usage")
+        if mode == "overlap" and count % 2:
+            raise ValueError(f"count is {count}; overlap needs an even number, because it computes in every second one")
         if not protocol.min_bytes <= nbytes <= protocol.max_bytes:
             raise ValueError(
                 f"{protocol.name} takes messages of {protocol.min_bytes} to {protocol.max_bytes} bytes, not of {nbytes}"
@@ -465,13 +479,16 @@ class Pair(children.Team):
         uncounted = ("system_calls",) * (not self.protocol.counts_calls)
         uncounted += _FRAME_COUNTERS * (not self.protocol.counts_frames)
         counters = {key: value for key, value in counters.items() if key not in uncounted}
-        n = plan["warmup"] + plan["count"] * (1 if plan["mode"] == "pingpong" else plan["repeats"])
+        in_turns = plan["mode"] in ("pingpong", "overlap")
+        n = plan["warmup"] + plan["count"] * (1 if in_turns else plan["repeats"])
         counters["messages"] = n if plan["mode"] == "stream" else 2 * n
-        rate = None
-        if plan["mode"] != "pingpong":
+        rate = alone = None
+        if plan["mode"] == "overlap":
+            alone, times = times[::2], times[1::2]
+        if not in_turns:
             rate = (2 if plan["mode"] == "bidir" else 1) * plan["nbytes"] / times
         lost, touch_s = counters.get("frames_retransmitted", 0), answers[0][0].get("touch_s")
-        return Samples(times, rate, counters, lost, plan["nbytes"], plan["mode"], touch_s)
+        return Samples(times, rate, counters, lost, plan["nbytes"], plan["mode"], touch_s, alone)
 
     # ------------------------------------------------------------------------------------ ending
 

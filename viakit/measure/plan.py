@@ -31,13 +31,15 @@ CHOICES = {  # accepted values of options, by attribute of Config
     "spec": endpoints.SPECS,
     **endpoints.VIA_CHOICES,
 }
-BIDIR_OR_COLD = "--mode bidir, no --buffers cold and no --wait hybrid; remove these options"
+BIDIR_OR_COLD = "--mode bidir or overlap, no --buffers cold and no --wait hybrid; remove these options"
 FLOOR_NBYTES = 8  # payload of the cache line that the floor passes
 
 ONE_WAY = {
     "pingpong": "half the round trip",
     "stream": "time per message, many in flight",
     "bidir": "time per message and direction, both directions at once",
+    "overlap": "half of the round trip's time that computing beside it could not use",
+    "rate": "time per message, many in flight",
 }
 
 
@@ -87,8 +89,9 @@ class Config:
         Properties of the testbed's wire, as for :class:`viakit.testbed.Testbed`.
     burst : int or "min", optional
         The same, for the bucket of `rate`.
-    mode : {"pingpong", "stream", "bidir"}
-        Pattern of the messages.
+    mode : {"pingpong", "stream", "bidir", "overlap", "rate"}
+        Pattern of the messages. "overlap" is ping-pong in which one side computes beside every second message. "rate"
+        is a stream whose result is shown as messages per second.
     wait : {"poll", "block", "hybrid"}
         Wait by polling, by sleeping in the kernel, or by polling for 50 us and sleeping afterwards.
     level : {"c", "python", "both"}, optional
@@ -290,8 +293,8 @@ def _check_faults(config: Config) -> None:
 
 def _levels(protocol: endpoints.Protocol, config: Config) -> list[str]:
     """Return the levels at which a protocol is measured."""
-    # The loop in Python supports neither mode bidir nor cold buffers.
-    only_in_c = config.mode == "bidir" or config.buffers == "cold" or config.wait == "hybrid"
+    # The loop in Python supports neither these modes nor cold buffers.
+    only_in_c = config.mode in endpoints.IN_C or config.buffers == "cold" or config.wait == "hybrid"
     there = [level for level in protocol.levels if level == "c" or not only_in_c]
     if not there:
         raise UsageError(f"{protocol.name} is measured by the loop in Python, which has no {BIDIR_OR_COLD}")
@@ -300,8 +303,12 @@ def _levels(protocol: endpoints.Protocol, config: Config) -> list[str]:
     if config.level == "both":
         return there
     if config.level not in there:
-        words = " in bidir" if config.mode == "bidir" else " with cold buffers" if config.buffers == "cold" else ""
-        words = words or (" with hybrid waits" if config.wait == "hybrid" else "")
+        reasons = {
+            f" in {config.mode}": config.mode in endpoints.IN_C,
+            " with cold buffers": config.buffers == "cold",
+            " with hybrid waits": config.wait == "hybrid",
+        }
+        words = next((text for text, holds in reasons.items() if holds), "")
         raise UsageError(
             f"{protocol.name} cannot be measured at level {config.level}{words}, only at {', '.join(there)}"
         )

@@ -11,6 +11,10 @@ The p99 graph
     99th percentile of the one-way time over message size.
 The time graph
     One-way time over message size.
+The overlap graph
+    Of a sweep with mode overlap: the share of the one-way time that computing could use, over message size.
+The rate graph
+    Messages per second over message size.
 
 Matplotlib draws still pictures (PNG, SVG, PDF), and :mod:`viakit.measure.interactive` draws pages with Plotly (HTML
 that needs no network). The band around a curve reaches from the 5th to the 90th percentile of the samples. Colours and
@@ -49,13 +53,17 @@ FORMATS = (".png", ".svg", ".pdf", ".html")
 LABEL_WIDTH, LABEL_HEIGHT = 40, 9  # size of a time label in the signature graph, in points
 HEADINGS = {
     "throughput": "Throughput graph", "signature": "Signature graph", "ratio": "Ratio of times",
-    "p99": "99th percentile", "time": "Time",
+    "p99": "99th percentile", "time": "Time", "overlap": "Overlap", "rate": "Message rate",
 }  # fmt: skip
 GRAPHS = tuple(HEADINGS)
-LOGARITHMIC = ("time", "p99", "ratio")  # graphs that are logarithmic even if throughput is not
+LOGARITHMIC = ("time", "p99", "ratio", "rate")  # graphs that are logarithmic even if throughput is not
 
 WAIT_WORDS = {"poll": "polled", "block": "blocking", "hybrid": "hybrid"}
-MODE_WORDS = {"pingpong": "ping-pong", "stream": "stream", "bidir": "both directions"}
+MODE_WORDS = {
+    "pingpong": "ping-pong", "stream": "stream", "bidir": "both directions", "overlap": "ping-pong beside computing",
+    "rate": "stream",
+}  # fmt: skip
+_USUAL = {"overlap": ("overlap", "time"), "rate": ("rate", "throughput")}  # of other modes: throughput, signature
 
 
 def curves(
@@ -65,7 +73,8 @@ def curves(
 
     Each has ``label``, ``look`` (:class:`viakit.measure.look.Look`), and lists over its points: ``nbytes``, ``time_s``,
     ``low_s``, ``high_s`` (5th and 90th percentile), ``p99_s``, ``Bps``, ``low_Bps``, ``high_Bps``, and ``ratio``,
-    ``low_ratio``, ``high_ratio`` against the first curve (NaN at a size that it lacks).
+    ``low_ratio``, ``high_ratio`` against the first curve (NaN at a size that it lacks). A last triple is ``overlap``,
+    ``low_overlap``, ``high_overlap``: percent, with the 95 % interval (NaN in other modes than overlap).
 
     Parameters
     ----------
@@ -112,6 +121,19 @@ def _columns(points: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
         "Bps": rates,
         "low_Bps": [rate * time["median"] / time["p90"] for rate, time in zip(rates, times, strict=True)],
         "high_Bps": [rate * time["median"] / max(time["p5"], 1e-12) for rate, time in zip(rates, times, strict=True)],
+        **_overlaps(points),
+    }
+
+
+def _overlaps(points: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
+    """Return the overlap of points in percent, with its interval."""
+    nan = float("nan")
+    each = [point.get("overlap", {"median": nan}) for point in points]
+    ends = [one.get("ci95", [one["median"]] * 2) for one in each]
+    return {
+        "overlap": [100 * one["median"] for one in each],
+        "low_overlap": [100 * low for low, _ in ends],
+        "high_overlap": [100 * high for _, high in ends],
     }
 
 
@@ -132,9 +154,14 @@ def _ratios(points: Sequence[Mapping[str, Any]], first: Mapping[str, Any], inter
 
 
 def usual_graphs(documents: Sequence[Document]) -> tuple[str, ...]:
-    """Return the graphs of a picture: throughput, signature, and ratios, or the tail if there is one curve only."""
-    n = sum(1 for document in _transfers(documents) for one in document["series"] if one["points"])
-    return ("throughput", "signature", "ratio" if n > 1 else "p99")
+    """Return the graphs of a picture: throughput, signature, and ratios, or the tail if there is one curve only.
+
+    For a sweep of overlap or of the message rate, that graph comes first.
+    """
+    drawn = [one for document in _transfers(documents) for one in document["series"] if one["points"]]
+    modes = {str(one["mode"]) for one in drawn}
+    first = _USUAL.get(modes.pop()) if len(modes) == 1 else None
+    return (*(first or ("throughput", "signature")), "ratio" if len(drawn) > 1 else "p99")
 
 
 def _transfers(documents: Sequence[Document]) -> list[Document]:
@@ -150,6 +177,7 @@ def words(documents: Sequence[Document]) -> tuple[str, str]:
     series = [one for document in documents for one in document["series"] if one["points"]]
     modes = {one["mode"] for one in series}
     axis = "one-way time, half the round trip" if modes == {"pingpong"} else "time per message"
+    axis = "time lost to computing, one way" if modes == {"overlap"} else axis
     parts = [" and ".join(sorted(MODE_WORDS[mode] for mode in modes))]
     waits = {one["wait"] for one in series}
     parts.append(" and ".join(WAIT_WORDS[wait] for wait in sorted(waits, reverse=True)))
@@ -287,8 +315,10 @@ def lines_of(one: Mapping[str, Any], graph: str) -> tuple[list[float], ...]:
     micro, low, high, p99 = ([time * 1e6 for time in one[key]] for key in ("time_s", "low_s", "high_s", "p99_s"))
     if graph == "throughput":
         return one["nbytes"], one["Bps"], one["low_Bps"], one["high_Bps"]
-    if graph == "ratio":
-        return one["nbytes"], one["ratio"], one["low_ratio"], one["high_ratio"]
+    if graph in ("ratio", "overlap"):
+        return one["nbytes"], one[graph], one[f"low_{graph}"], one[f"high_{graph}"]
+    if graph == "rate":
+        return one["nbytes"], *([1 / time for time in one[key]] for key in ("time_s", "high_s", "low_s"))
     if graph == "p99":
         return one["nbytes"], p99, p99, p99
     return (micro, one["Bps"], low, high) if graph == "signature" else (one["nbytes"], micro, low, high)
@@ -297,6 +327,7 @@ def lines_of(one: Mapping[str, Any], graph: str) -> tuple[list[float], ...]:
 def axis_words(graph: str, axis: str, first: str) -> tuple[str, str]:
     """Return the words on the axes of a graph; *axis* is the definition of the time, *first* the reference's name."""
     up = {"time": f"{axis}, µs", "p99": f"{axis}, 99th percentile, µs", "ratio": f"time / time of {first}"}
+    up |= {"overlap": "overlap, % of the one-way time", "rate": "messages per second"}
     return (f"{axis}, µs" if graph == "signature" else "message size"), up.get(graph, "throughput")
 
 
@@ -313,7 +344,9 @@ def _scale(ax: Any, graph: str, drawn: Sequence[Mapping[str, Any]], log_y: bool)
         _plain_numbers(ax.xaxis)
     if graph == "ratio":
         ax.axhline(1.0, color=INK, linewidth=0.6, label="_one")
-    if log_y or graph in LOGARITHMIC:
+    if graph == "overlap":
+        ax.set_ylim(min(0.0, *(min(one["overlap"]) for one in drawn)), 105)
+    elif log_y or graph in LOGARITHMIC:
         lowest = min(min(one["time_s" if graph in LOGARITHMIC else "Bps"]) for one in drawn)
         ax.set_yscale("log" if lowest > 0 else "symlog")
         _plain_numbers(ax.yaxis) if graph in LOGARITHMIC else rates(ax.yaxis)
@@ -352,6 +385,7 @@ def figure(
         documents = _transfers(documents)
         graphs = graphs or usual_graphs(documents)
         drawn = curves(documents, names, intervals=intervals and "ratio" in graphs)
+        check_graphs(graphs, drawn)
         axis, below = words(documents)
         canvas = Figure(figsize=(4.6 * len(graphs) + 1.2, 4.4), layout="constrained", dpi=110)
         axes = canvas.subplots(1, len(graphs), squeeze=False)[0]
@@ -378,6 +412,13 @@ def figure(
             fontsize=8, color=INK, parse_math=False,
         )  # fmt: skip
         return canvas
+
+
+def check_graphs(graphs: Sequence[str], drawn: Sequence[Mapping[str, Any]]) -> None:
+    """Raise ResultError for a graph of overlap if a curve has none."""
+    lacks = [one["label"] for one in drawn if "overlap" in graphs and not all(map(math.isfinite, one["overlap"]))]
+    if lacks:
+        raise ResultError(f"{lacks[0]} has no overlap to draw; measure it with `viakit sweep --mode overlap`")
 
 
 def inline(svg: bytes, name: str) -> str:

@@ -232,19 +232,22 @@ def _time_rows(document: Document) -> str:
                 point = table.point_at(one, size)
                 if point is None:
                     row.append("-")
-                elif first["mode"] == "pingpong":
+                elif first["mode"] in ("pingpong", "overlap"):
                     times = point["one_way_s"]
                     low, high = (table.format_time(limit) for limit in times["ci95"])
                     row.append(
                         f"{table.format_time(times['median'])} [{low}, {high}], p99 {table.format_time(times['p99'])}"
                     )
+                    if first["mode"] == "overlap":
+                        row[-1] += f"; overlap {table.quantity_cell(point, 'overlap')}"
                 else:
-                    row.append(table.format_bandwidth(point["bandwidth_Bps"]))
+                    row.append(table.quantity_cell(point, "rate" if first["mode"] == "rate" else "bandwidth"))
             if touched:
                 cost = table.touching(group, size)
                 row.append("-" if cost is None else table.format_time(cost))
             rows.append(row)
-        meaning = "median [its 95 % interval], 99th percentile" if first["mode"] == "pingpong" else "median"
+        timed = first["mode"] in ("pingpong", "overlap")
+        meaning = "median [its 95 % interval], 99th percentile" if timed else "median"
         caption = f"{table.HEADS[first['mode']]}; {table.how(group)}: {meaning}"
         head = ["message", *(table.column_name(group, one) for one in group)]
         if touched:

@@ -18,7 +18,7 @@ class Samples:
     ----------
     one_way_s : ndarray of float64, shape (n,)
         Times in seconds. Ping-pong: half of each of `count` round trips. Stream and bidir: time per message, one for
-        each repeat.
+        each repeat. Overlap: of each second round trip, half of the time that computing beside it could not use.
     bandwidth_Bps : ndarray of float64, shape (n,), or None
         Stream: bytes per second. Bidir: sum of both directions. Ping-pong: None.
     counters : dict of str to int
@@ -31,6 +31,8 @@ class Samples:
     touch_s : float or None
         With touched buffers: time in seconds to write one message and to read one, in the same buffers and without
         sending. It is part of *one_way_s*.
+    alone_s : ndarray of float64, shape (n,), or None
+        Overlap: half of the round trip before, without computing, for each time of *one_way_s*.
     """
 
     one_way_s: NDArray[np.float64]
@@ -40,3 +42,4 @@ class Samples:
     nbytes: int = 0
     mode: str = "pingpong"
     touch_s: float | None = None
+    alone_s: NDArray[np.float64] | None = None

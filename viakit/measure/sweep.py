@@ -107,6 +107,7 @@ class Point(Bursts):
         self.nbytes = nbytes
         self.counters: Counter[str] = Counter()
         self.messages = self.lost = 0
+        self.alone: list[float] = []  # overlap: medians of the bursts' times without computing
         self.touch_s: float | None = None
 
     def take(self, samples: Any, number: int) -> None:
@@ -117,6 +118,13 @@ class Point(Bursts):
         self.counters.update({key: int(value) for key, value in counters.items()})
         self.lost += int(samples.lost)
         self.touch_s = samples.touch_s
+        if getattr(samples, "alone_s", None) is not None:
+            self.alone.append(float(np.median(samples.alone_s)))
+
+    @property
+    def paces(self) -> list[float]:
+        """The one-way time of each burst, by which the next one's length is chosen."""
+        return self.alone or self.medians
 
     def as_dict(self, mode: str) -> dict[str, Any]:
         """Return the point as in a result file."""
@@ -129,7 +137,18 @@ class Point(Bursts):
             "counters": {**dict(sorted(self.counters.items())), "messages": self.messages},
             **({"lost": self.lost} if self.lost else {}),
             **({"touch_s": self.touch_s} if self.touch_s is not None else {}),
+            **(self._overlap() if self.alone else {}),
         }
+
+    def _overlap(self) -> dict[str, Any]:
+        """Return the fields of mode overlap: the time alone, and the share of it that computing could use."""
+        alone_s = float(np.median(self.alone))
+        found: dict[str, Any] = {"median": 1.0 - float(np.median(self.medians)) / alone_s}
+        if len(self.alone) >= stats.MIN_BURSTS:
+            ratio = stats.ratio_of_medians(self.medians, self.alone, paired=True)
+            ends = (1.0 - ratio.high, 1.0 - ratio.low)
+            found["ci95"] = [min(ends[0], found["median"]), max(ends[1], found["median"])]
+        return {"alone_s": alone_s, "bursts_alone_s": list(self.alone), "overlap": found}
 
 
 def describe(one: Series, config: Config, info: dict[str, Any]) -> dict[str, Any]:
@@ -206,6 +225,7 @@ class _Run:
         self.infos: dict[Series, dict[str, Any]] = {}
         self.points: list[_Point] = []
         self.burst_s = LONGEST_BURST_S
+        self.in_turns = config.mode in ("pingpong", "overlap")
 
     # -------------------------------------------------------------------------------- starting
 
@@ -261,7 +281,8 @@ class _Run:
         for one in [one for one in self.series if one.name == "tcp" and one.sockbuf == sockbuf.AUTO]:
             self._report_progress("tcp: finding the best socket buffers")
             with self._skipping(one):
-                self.infos[one] = sockbuf.tune(self.pairs[one], self.config.sizes, self.config.mode, self.turns)
+                mode = "pingpong" if self.config.mode == "overlap" else self.config.mode
+                self.infos[one] = sockbuf.tune(self.pairs[one], self.config.sizes, mode, self.turns)
 
     # -------------------------------------------------------------------------------- measuring
 
@@ -270,7 +291,7 @@ class _Run:
         sizes = {one: (FLOOR_NBYTES,) if one.is_floor else self.config.sizes for one in self.series}
         self.points = [_Point(one, nbytes) for one, its in sizes.items() for nbytes in its]
         self.turns.clock.restart()
-        longest = STREAM_BURST_S if self.config.mode != "pingpong" else LONGEST_BURST_S
+        longest = LONGEST_BURST_S if self.in_turns else STREAM_BURST_S
         share = self.config.seconds / max(len(self.points), 1) / MIN_ROUNDS
         self.burst_s = min(max(share, SHORTEST_BURST_S), longest)
         same_size: dict[int, list[_Point]] = {}
@@ -293,7 +314,7 @@ class _Run:
         """Measure one burst of *point* and call ``on_point``."""
         self.turns.doing(point.series.name, nbytes=point.nbytes)
         if self.config.machine is not None:
-            point.count = VIRTUAL_COUNT if self.config.mode == "pingpong" else VIRTUAL_STREAM
+            point.count = VIRTUAL_COUNT if self.in_turns else VIRTUAL_STREAM
         elif point.count is None:
             point.count = self._first_count(point)
         before = time.monotonic()
@@ -317,7 +338,9 @@ class _Run:
 
     def _count_for(self, nbytes: int, one_way_s: float) -> int:
         """Return the number of messages of *nbytes* in a burst of about ``burst_s`` if each takes *one_way_s*."""
-        if self.config.mode == "pingpong":
+        if self.config.mode == "overlap":  # a pair is a round trip alone, and one of at most two beside computing
+            return 2 * count_for(self.burst_s, 6 * one_way_s, 1, MAX_COUNT // 2)
+        if self.in_turns:
             return count_for(self.burst_s, 2 * one_way_s, 1, MAX_COUNT)
         return count_for(self.burst_s, one_way_s, self._least_stream(nbytes, one_way_s), MAX_COUNT)
 
@@ -329,12 +352,12 @@ class _Run:
     def _first_count(self, point: _Point) -> int:
         """Estimate a count from the series' bursts at the nearest size, which saves the time of trial runs."""
         known = [
-            (abs(np.log2((other.nbytes + 64) / (point.nbytes + 64))), other.nbytes, min(other.medians))
+            (abs(np.log2((other.nbytes + 64) / (point.nbytes + 64))), other.nbytes, min(other.paces))
             for other in self.points
             if other.series is point.series and other.medians
         ]
         if not known:
-            return max(2, min(FIRST_COUNT, FIRST_NBYTES // (point.nbytes + 1)))
+            return max(2, min(FIRST_COUNT, FIRST_NBYTES // (point.nbytes + 1)) & ~1)
         _, nbytes, one_way_s = min(known)
         return self._count_for(point.nbytes, one_way_s * max(1.0, (point.nbytes + 64) / (nbytes + 64)))
 
@@ -346,11 +369,12 @@ class _Run:
         """
         if number >= ROUNDS_TO_ADAPT or point.count is None:
             return
-        wanted = self._count_for(point.nbytes, min(point.medians))
+        wanted = self._count_for(point.nbytes, min(point.paces))
         if wall_s > 8 * self.burst_s:
             wanted = min(wanted, max(int(point.count * 4 * self.burst_s / wall_s), 1))
         if not point.count / 2 <= wanted <= 2 * point.count:
             point.count = max(wanted, 1 if self.config.mode == "pingpong" else 2)
+            point.count += point.count % 2 if self.config.mode == "overlap" else 0
 
     # -------------------------------------------------------------------------------- progress and result
 

@@ -28,6 +28,7 @@ __all__ = [
     "column_name",
     "find_series",
     "format_bandwidth",
+    "format_rate",
     "format_ratio",
     "format_time",
     "groups",
@@ -35,6 +36,7 @@ __all__ = [
     "how_without_mtu",
     "point_at",
     "point_ratio",
+    "quantity_cell",
     "show",
     "tables",
     "touching",
@@ -228,26 +230,58 @@ HEADS = {
     "pingpong": "One-way time, half the round trip",
     "stream": "Bandwidth of a stream of messages",
     "bidir": "Bandwidth of both directions together",
+    "overlap": "Time of a message that computing beside it could not use, one way",
+    "rate": "Message rate of a stream",
 }
+_SECOND = {  # the second table of modes whose first one has times
+    "pingpong": ("bandwidth", "Bandwidth: message size / one-way time"),
+    "overlap": ("overlap", "Overlap: the share of the one-way time that computing could use"),
+}
+_QUANTITIES = {"pingpong": "time", "overlap": "time", "rate": "rate"}  # of other modes: bandwidth
 
 
-def _fill(
-    columns: list[Mapping[str, Any]], sizes: list[int], *, bandwidth: bool, title: str, notes: list[str]
-) -> Group:
-    """Return one table. The first of *columns* is the reference of the ratios."""
+def format_rate(per_s: float) -> str:
+    """Format a number of messages per second: ``1.20 M/s``, ``350 k/s``."""
+    for unit, scale in (("M/s", 1e6), ("k/s", 1e3)):
+        if per_s >= scale * 0.9995:
+            return f"{_three_digits(per_s / scale)} {unit}"
+    return f"{_three_digits(per_s)} /s"
+
+
+def _overlap_cell(point: Mapping[str, Any] | None) -> str:
+    if point is None or "overlap" not in point:
+        return "-"
+    return f"{round(100 * point['overlap']['median'])} % of {format_time(point['alone_s'])}"
+
+
+def quantity_cell(point: Mapping[str, Any] | None, quantity: str) -> str:
+    """Return the cell of a point: its "time", "bandwidth", "rate" or "overlap"."""
+    if quantity == "time":
+        return _time_cell(point)
+    if quantity == "overlap":
+        return _overlap_cell(point)
+    if point is None:
+        return "-"
+    if quantity == "rate":
+        return format_rate(1 / point["one_way_s"]["median"])
+    return format_bandwidth(point["bandwidth_Bps"])
+
+
+def _fill(columns: list[Mapping[str, Any]], sizes: list[int], *, quantity: str, title: str, notes: list[str]) -> Group:
+    """Return one table of a quantity. The first of *columns* is the reference of the ratios."""
     from rich.console import Group  # start-up time
 
     # Ratios are shown for the quantity of the mode: times of ping-pong, bandwidths of streams.
-    with_ratios = bandwidth != (columns[0]["mode"] == "pingpong")
+    with_ratios = quantity == _QUANTITIES.get(columns[0]["mode"], "bandwidth")
     if with_ratios and len(columns) > 1:
         base = column_name(columns, columns[0])
         notes = [*notes, f"ratios of medians against {base}; ~: no evidence of a difference"]
     heads = ["message"]
     # A polled wait uses a whole core; of other waits the processor time is a result.
-    with_cpu = not bandwidth and columns[0]["wait"] != "poll"
+    with_cpu = quantity == "time" and columns[0]["wait"] != "poll"
     if with_cpu:
         notes = [*notes, "CPU: processor time of the measuring threads of both sides, per message"]
-    touched = not bandwidth and any(touching(columns, nbytes) is not None for nbytes in sizes)
+    touched = quantity == "time" and any(touching(columns, nbytes) is not None for nbytes in sizes)
     for i, one in enumerate(columns):
         heads += [column_name(columns, one), *["CPU"] * with_cpu, *["ratio"] * bool(i and with_ratios)]
     if touched:
@@ -260,14 +294,12 @@ def _fill(
         base_point = point_at(columns[0], nbytes)
         for i, one in enumerate(columns):
             point = point_at(one, nbytes)
-            if bandwidth:
-                row.append(format_bandwidth(point["bandwidth_Bps"]) if point else "-")
-            else:
-                row.append(_time_cell(point))
+            row.append(quantity_cell(point, quantity))
             row += [_cpu_cell(point)] * with_cpu
             if i and with_ratios:
+                inverse = quantity != "time"
                 row.append(
-                    _ratio_cell(point_ratio(point, base_point, bandwidth=bandwidth) if point and base_point else None)
+                    _ratio_cell(point_ratio(point, base_point, bandwidth=inverse) if point and base_point else None)
                 )
                 few = few or _TOO_FEW in row[-1]
         if touched:
@@ -311,11 +343,13 @@ def tables(document: Document, against: str | None = None, width: int = 160) -> 
         mode = group[0]["mode"]
         for columns in _chunks(group, reference, width):
             title = f"[bold]{HEADS[mode]}[/bold]\n{how(group)}"
-            if mode == "pingpong":
+            quantity = _QUANTITIES.get(mode, "bandwidth")
+            if quantity == "time":
                 of_times = ["±: half the 95 % interval of the median", *few, *notes]
-                made.append(_fill(columns, sizes, bandwidth=False, title=title, notes=of_times))
-                title = f"[bold]Bandwidth: message size / one-way time[/bold]\n{how(group)}"
-            made.append(_fill(columns, sizes, bandwidth=True, title=title, notes=notes))
+                made.append(_fill(columns, sizes, quantity="time", title=title, notes=of_times))
+                quantity, head = _SECOND[mode]
+                title = f"[bold]{head}[/bold]\n{how(group)}"
+            made.append(_fill(columns, sizes, quantity=quantity, title=title, notes=notes))
     return made
 
 
