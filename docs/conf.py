@@ -96,7 +96,8 @@ class CommandFigure(Directive):
             path.parent.mkdir(parents=True, exist_ok=True)
             words = [sys.executable, "-m", *shlex.split(command), "--plot", str(path)]
             try:
-                done = subprocess.run(words, capture_output=True, text=True, timeout=40, check=False)
+                # There, because in the checkout Python would import the sources and not the installed package.
+                done = subprocess.run(words, capture_output=True, text=True, timeout=40, check=False, cwd=path.parent)
                 lines = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
             except subprocess.TimeoutExpired:
                 lines = ["it took longer than 40 s"]

@@ -92,6 +92,33 @@ def test_axes_say_what_they_are(document):
     assert labels[2][1] == "one-way time, half the round trip, µs"
 
 
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        ((2.1, 800), []),
+        ((2.1, 60), ["5", "20", "50"]),
+        ((1.5, 9), ["2", "5"]),
+        ((3.1, 3.6), None),
+    ],
+)
+def test_a_short_logarithmic_axis_has_labels_between_powers_of_ten(document, limits, expected):
+    points = [{**one, "one_way_s": dict.fromkeys(one["one_way_s"], 1e-6) | {"ci95": [1e-6, 1e-6]}}
+              for one in document["series"][1]["points"][:2]]  # fmt: skip
+    axis = (
+        plot.figure([document | {"series": [document["series"][1] | {"points": points}]}], graphs=("time",))
+        .axes[0]
+        .yaxis
+    )
+    axis.axes.set_ylim(*limits)
+    plot._few_decades(axis)
+    low, high = limits
+    texts = [axis.get_minor_formatter()(tick, None) for tick in axis.get_minorticklocs() if low <= tick <= high]
+    if expected is None:  # round numbers, which Matplotlib chooses
+        assert len(texts) == len(set(texts)) > 1, texts
+    else:
+        assert [text for text in texts if text] == expected
+
+
 def test_names_stand_at_the_ends_of_lines_apart_from_each_other(document):
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 

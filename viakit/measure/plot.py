@@ -236,7 +236,7 @@ def plain_legend(axes: Any, **kw: Any) -> None:
 
 def _plain_numbers(axis: Any) -> None:
     """Label a logarithmic axis with 0.1, 10, 1000 instead of powers of ten."""
-    axis.set_major_formatter(lambda value, _: f"{value:,.0f}".replace(",", "\u202f") if value >= 1 else f"{value:g}")
+    axis.set_major_formatter(lambda value, _: f"{value:,.0f}".replace(",", "\u202f") if value >= 10 else f"{value:.3g}")
 
 
 def rates(axis: Any) -> None:
@@ -244,6 +244,21 @@ def rates(axis: Any) -> None:
     axis.set_major_formatter(
         lambda value, _: table.format_bandwidth(value).replace(".00 ", " ").replace(".0 ", " ") if value > 0 else "0"
     )
+
+
+def _few_decades(axis: Any) -> None:
+    """Label 2 and 5 on a logarithmic axis with fewer than two powers of ten, or round numbers on a shorter one."""
+    from matplotlib.ticker import FixedLocator, MaxNLocator, NullFormatter  # start-up time
+
+    low, high = sorted(axis.get_view_interval())
+    if axis.get_scale() != "log" or low <= 0:
+        return
+    first, last = math.floor(math.log10(low)), math.floor(math.log10(high))
+    powers = last - math.ceil(math.log10(low)) + 1
+    if powers < 2:
+        ticks = [m * 10.0**k for k in range(first, last + 1) for m in (2, 5) if low <= m * 10.0**k <= high]
+        axis.set_minor_locator(FixedLocator(ticks) if len(ticks) + powers > 1 else MaxNLocator(4))
+    axis.set_minor_formatter(axis.get_major_formatter() if powers < 2 else NullFormatter())
 
 
 def names_at_lines(ax: Any, size: float = 9.0) -> None:
@@ -355,6 +370,8 @@ def _scale(ax: Any, graph: str, drawn: Sequence[Mapping[str, Any]], log_y: bool)
         ax.set_ylim(bottom=0)
     if graph == "signature":
         _first_times(ax, drawn)
+        _few_decades(ax.xaxis)
+    _few_decades(ax.yaxis)
 
 
 def figure(
