@@ -309,6 +309,7 @@ def figure(documents: Iterable[Document], *, title: str | None = None) -> Figure
     ticks = sorted({n for points in curves.values() for n, _ in points})
     axes.set_xticks(ticks, [str(n) for n in ticks])
     axes.minorticks_off()
+    plot.times(axes.yaxis)
     axes.set_xlabel("ranks")
     axes.set_ylabel("time of a barrier, µs")
     axes.grid(True, which="both", alpha=0.25)

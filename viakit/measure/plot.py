@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FORMATS", "GRAPHS", "curves", "figure", "html", "inline", "names_at_lines", "panels", "plain_legend", "rates",
-    "save", "usual_graphs",
+    "save", "times", "usual_graphs",
 ]  # fmt: skip
 
 FORMATS = (".png", ".svg", ".pdf", ".html")
@@ -259,6 +259,12 @@ def _few_decades(axis: Any) -> None:
         ticks = [m * 10.0**k for k in range(first, last + 1) for m in (2, 5) if low <= m * 10.0**k <= high]
         axis.set_minor_locator(FixedLocator(ticks) if len(ticks) + powers > 1 else MaxNLocator(4))
     axis.set_minor_formatter(axis.get_major_formatter() if powers < 2 else NullFormatter())
+
+
+def times(axis: Any) -> None:
+    """Label a logarithmic axis of times, after its limits are known: 0.1, 10, 1000, and others between few of them."""
+    _plain_numbers(axis)
+    _few_decades(axis)
 
 
 def names_at_lines(ax: Any, size: float = 9.0) -> None:
