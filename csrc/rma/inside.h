@@ -19,7 +19,8 @@
  *   FLUSH                                                                --> DONE, after all earlier ones
  *   LOCK                             1: exclusive                        --> DONE, once it is granted
  *   DONE                             error                                  completes the op
- *   UNLOCK, POST, COMPLETE
+ *   COMPLETE                                                             --> DONE, once it is counted
+ *   UNLOCK, POST
  *
  * All fields are accessed with the world's lock held. The target checks every field: a window that does not exist, or
  * an offset outside of it, is an error in the reply, or at the next flush.

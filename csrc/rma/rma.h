@@ -115,7 +115,8 @@ int rma_unlock(rma_window *win, int target); /* does not flush */
 
 int rma_post(rma_window *win, const int *ranks, int n);       /* notifies these ranks that they may access this one */
 int rma_await_post(rma_window *win, const int *ranks, int n); /* waits for these ranks' posts */
-int rma_complete(rma_window *win, const int *ranks, int n); /* notifies them that the access is over; does not flush */
+/* Notifies them that the access is over, and waits until their engines have counted it. Does not flush. */
+int rma_complete(rma_window *win, const int *ranks, int n);
 /* Waits for the ranks' notices of completion. With poll: MSG_PENDING if some are missing. */
 int rma_await_complete(rma_window *win, const int *ranks, int n, int poll);
 

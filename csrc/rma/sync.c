@@ -5,6 +5,8 @@
  * FLUSH is sent only after operations that have neither RDMA nor a reply. Packets keep their order, so its reply shows
  * that these are done.
  */
+#include <stdlib.h>
+
 #include "rma/inside.h"
 
 struct quiet {
@@ -28,6 +30,22 @@ static int op_is_over(void *op)
     return rma_op_look(op);
 }
 
+/* Waits for DONE, which answers a request, unless `code` shows that the request was not sent. Ends the op. */
+static int await_done(rma_op *op, int code)
+{
+    if (code == MSG_SUCCESS)
+        code = rma_wait_until(op->win->r, op_is_over, op);
+    if (code == MSG_ERR_PROCESS)
+        return code;
+    if (code != MSG_SUCCESS && !op->complete) {
+        op->orphan = 1; /* the answer may still arrive */
+        return code;
+    }
+    code = code ? code : op->error;
+    rma_op_drop(op);
+    return code;
+}
+
 /* Sends a request that is answered by DONE, and waits for the answer. */
 static int request(rma_window *win, int target, int kind, uint32_t how)
 {
@@ -40,17 +58,7 @@ static int request(rma_window *win, int target, int kind, uint32_t how)
         code = rma_send(win, target, kind, (struct msg_rest){.id = op->id, .how = how}, NULL, 0);
     else if (kind == ACT_LOCK)
         rma_lock_here(win, target, how ? LOCK_EXCLUSIVE : LOCK_SHARED, op->id);
-    if (code == MSG_SUCCESS)
-        code = rma_wait_until(win->r, op_is_over, op);
-    if (code == MSG_ERR_PROCESS)
-        return code;
-    if (code != MSG_SUCCESS && !op->complete) {
-        op->orphan = 1; /* the answer may still arrive */
-        return code;
-    }
-    code = code ? code : op->error;
-    rma_op_drop(op);
-    return code;
+    return await_done(op, code);
 }
 
 /* The first error of the target's ops, which are complete. Orphans are freed. */
@@ -168,34 +176,72 @@ int rma_unlock(rma_window *win, int target)
 
 /* ---------------------------------------------------------------- post, start, complete, wait */
 
-static int notify(rma_window *win, const int *ranks, int n, int kind)
+static int check_all(const rma_window *win, const int *ranks, int n)
 {
-    msg_world *w = win->r->world;
-    if (!msg_enter(w))
-        return MSG_ERR_PROCESS;
     int code = MSG_SUCCESS;
     for (int i = 0; i < n && code == MSG_SUCCESS; i++)
         code = rma_check_target(win, ranks[i]);
-    for (int i = 0; i < n && code == MSG_SUCCESS; i++)
-        if (ranks[i] != w->rank)
-            code = rma_send(win, ranks[i], kind, (struct msg_rest){0}, NULL, 0);
-        else if (kind == ACT_POST)
-            win->parts[w->rank].posts++;
-        else
-            win->parts[w->rank].completes++;
-    msg_changed(w);
-    msg_unlock(w);
     return code;
 }
 
 int rma_post(rma_window *win, const int *ranks, int n)
 {
-    return notify(win, ranks, n, ACT_POST);
+    msg_world *w = win->r->world;
+    if (!msg_enter(w))
+        return MSG_ERR_PROCESS;
+    int code = check_all(win, ranks, n);
+    for (int i = 0; i < n && code == MSG_SUCCESS; i++)
+        if (ranks[i] != w->rank)
+            code = rma_send(win, ranks[i], ACT_POST, (struct msg_rest){0}, NULL, 0);
+        else
+            win->parts[w->rank].posts++;
+    msg_changed(w);
+    msg_unlock(w);
+    return code;
 }
 
+/* Notifies a rank. *op is NULL if there is no answer to wait for. */
+static int send_complete(rma_window *win, int rank, rma_op **op)
+{
+    *op = NULL;
+    if (rank == win->r->world->rank) {
+        win->parts[rank].completes++;
+        return MSG_SUCCESS;
+    }
+    if ((*op = rma_op_new(win, rank)) == NULL)
+        return MSG_ERR_NO_MEMORY;
+    return rma_send(win, rank, ACT_COMPLETE, (struct msg_rest){.id = (*op)->id}, NULL, 0);
+}
+
+/* Waits for the answers, because another path may be faster than the notices: a barrier of another world. A rank that
+ * tests once behind that barrier must find them. All requests leave before the first wait. */
 int rma_complete(rma_window *win, const int *ranks, int n)
 {
-    return notify(win, ranks, n, ACT_COMPLETE);
+    msg_world *w = win->r->world;
+    rma_op **ops = calloc((size_t)n + 1, sizeof *ops);
+    int sent = 0;
+    if (ops == NULL)
+        return MSG_ERR_NO_MEMORY;
+    if (!msg_enter(w)) {
+        free(ops);
+        return MSG_ERR_PROCESS;
+    }
+    int code = check_all(win, ranks, n);
+    while (sent < n && code == MSG_SUCCESS) {
+        code = send_complete(win, ranks[sent], &ops[sent]);
+        sent++;
+    }
+    msg_changed(w);
+    /* If there is a code now, it is that of the last request. After an interrupt no answer is awaited. */
+    int first = code;
+    for (int i = 0; i < sent; i++) {
+        int stop = first == MSG_INTERRUPTED || first == MSG_ERR_PROCESS ? first : i == sent - 1 ? code : MSG_SUCCESS;
+        int one = ops[i] ? await_done(ops[i], stop) : MSG_SUCCESS;
+        first = first ? first : one;
+    }
+    msg_unlock(w);
+    free(ops);
+    return first;
 }
 
 struct awaited {

@@ -277,6 +277,7 @@ void rma_arrived(void *context, int source, const struct msg_packet *packet, con
         break;
     case ACT_COMPLETE:
         win->parts[source].completes++;
+        rma_reply_done(win, source, rest->id, MSG_SUCCESS);
         break;
     default:
         return;

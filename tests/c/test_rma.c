@@ -12,7 +12,7 @@
 #include "msg_calls.h"
 #include "msg_job.h"
 #include "netns.h"
-#include "rma/rma.h"
+#include "rma/inside.h"
 
 enum { LONG = 300000, SLOTS = 4, COUNT = 20000 };
 
@@ -189,6 +189,32 @@ static void case_posts(msg_world **world, int rank, int n)
     close_scene(w, &s);
 }
 
+/* Once the others' rma_complete has returned, rank 0 has counted their notices, without a call of its own. */
+static void case_counted(msg_world **world, int rank, int n)
+{
+    msg_world *w = *world;
+    struct scene s = open_scene(w, rank, n, 64);
+    int others[8], zero = 0;
+    for (int i = 1; i < n; i++)
+        others[i - 1] = i;
+    for (int k = 0; k < 100; k++) {
+        if (rank == 0)
+            OK(rma_post(s.win, others, n - 1));
+        else {
+            OK(rma_await_post(s.win, &zero, 1));
+            OK(rma_complete(s.win, &zero, 1));
+        }
+        job_meet();
+        msg_lock(w);
+        for (int i = 1; i < n && rank == 0; i++)
+            CHECK_EQ(s.win->parts[i].completes, 1);
+        msg_unlock(w);
+        if (rank == 0)
+            OK(rma_await_complete(s.win, others, n - 1, 1));
+    }
+    close_scene(w, &s);
+}
+
 /* Wrong arguments change nothing. */
 static void case_arguments(msg_world **world, int rank, int n)
 {
@@ -257,11 +283,8 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         job_main main;
-    } cases[] = {{"data", case_data},
-                 {"updates", case_updates},
-                 {"locks", case_locks},
-                 {"posts", case_posts},
-                 {"arguments", case_arguments}};
+    } cases[] = {{"data", case_data},   {"updates", case_updates}, {"locks", case_locks},
+                 {"posts", case_posts}, {"counted", case_counted}, {"arguments", case_arguments}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (j.n_ranks = 2; j.n_ranks <= 3; j.n_ranks++)
             job_case(&j, cases[i].main, cases[i].name);

@@ -259,7 +259,10 @@ class Synchronisation:
         ref.epochs.started = ranks
 
     def Complete(self) -> None:
-        """Complete all operations to the ranks of `Start`, notify them, and end the epoch."""
+        """Complete all operations to the ranks of `Start`, notify them, and end the epoch.
+
+        Waits until each of them has counted the notice: a `Test` there that follows this call finds it.
+        """
         ref = self._window()
         ranks, ref.epochs.started = ref.epochs.started, None
         if ranks is None:
