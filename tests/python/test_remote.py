@@ -272,6 +272,34 @@ def test_a_rank_that_dies_ends_the_job_on_all_machines(hosts, tmp_path):
     assert not _running(tmp_path)
 
 
+def test_a_job_that_loses_a_machine_names_it(hosts, tmp_path):
+    """The ssh process of one host ends: the error names the host, and the ranks on both hosts end."""
+    (tmp_path / "prog.py").write_text(PROGRAM)
+    process = subprocess.Popen(
+        [VIAKIT, "run", "--hosts", "ssh:h0,h1", tmp_path / "prog.py", "wait"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout.readline().startswith("h0:")
+        clients = subprocess.run(
+            ["pgrep", "-P", str(process.pid), "-f", "BatchMode=yes.* -- h1 "], capture_output=True, text=True
+        )
+        os.kill(int(clients.stdout), signal.SIGKILL)
+        _, errors = process.communicate(timeout=100)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == 128 + signal.SIGKILL
+    assert "host h1: lost the connection" in errors
+    assert "rank 1 was there" in errors
+    deadline = time.monotonic() + 60
+    while _running(tmp_path):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_launcher_that_ends_leaves_nothing_on_the_machines(hosts, tmp_path, number):
     (tmp_path / "prog.py").write_text(PROGRAM)

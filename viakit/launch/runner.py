@@ -419,7 +419,9 @@ class Launch:
                     break
         for number, stream in self._kept.items():
             stream.decide(shown=number == rank.number)
-        self._report(f"rank {rank.number} ended {_how(rank)}{ended}")
+        lost = None if rank.local else rank.process.host.trouble  # type: ignore[union-attr]
+        event = f"{lost}; rank {rank.number} was there" if lost else f"rank {rank.number} ended {_how(rank)}"
+        self._report(f"{event}{ended}")
         for stream in self._streams.values():
             stream.mute = stream.rank != rank.number and stream.sink is self._err and not self._options.label
         self._end_all()

@@ -150,7 +150,7 @@ class Remote:
     kind = "ssh"
 
     def __init__(
-        self, hosts: str | Spec, *, network: str | None = None, python: str | None = None, timeout_s: float = 30.0
+        self, hosts: str | Spec, *, network: str | None = None, python: str | None = None, timeout_s: float = 60.0
     ) -> None:
         self.spec = parse(hosts) if isinstance(hosts, str) else hosts
         self._wanted, self._python, self._timeout_s = network, python, timeout_s
