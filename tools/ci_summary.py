@@ -1,10 +1,11 @@
-"""Add up what CI has run, print "N passed, N failed, N skipped" as the last line, and fail if anything failed.
+"""Name what has failed in CI, print "N passed, N failed, N skipped" as the last line, and fail if anything failed.
 
 Usage: ci_summary.py STEP=STATUS...
 
 STATUS is the step's exit status. The results of the tests that a step ran are read from build/. A step that fails
 without a failed test (a linter complains, a build stops) counts as one failure, and one without tests that succeeds
-as one pass.
+as one pass. Each failed test has a line with its step, its name and the last line of its reason, because the middle of
+a long output may be cut.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections import Counter
 from pathlib import Path
 
 BUILD = Path("build")
+WIDTH, LINES = 300, 60  # of what is printed about failures: characters of a reason, lines of a step
 MESON_RESULTS = {"OK": "passed", "EXPECTEDFAIL": "passed", "SKIP": "skipped", "IGNORED": "skipped"}
 
 
@@ -33,6 +35,52 @@ def python_tests(report: Path) -> Counter[str]:
         skipped = int(suite.get("skipped", 0))
         counts.update(failed=failed, skipped=skipped, passed=int(suite.get("tests", 0)) - failed - skipped)
     return counts
+
+
+def _last_line(text: str) -> str:
+    """Return the line that explains a failure best: a sanitizer's summary, else the last one with words."""
+    lines = [line.strip() for line in text.splitlines() if any(c.isalnum() for c in line)]
+    return next((line for line in lines if line.startswith("SUMMARY:")), lines[-1] if lines else "")[:WIDTH]
+
+
+def c_failures(log: Path) -> list[str]:
+    """Return a line for each failed test in a log of meson."""
+    found = []
+    for line in log.read_text().splitlines() if log.exists() else []:
+        test = json.loads(line)
+        if MESON_RESULTS.get(test["result"], "failed") == "failed":
+            reason = _last_line(test.get("stderr", "")) or _last_line(test.get("stdout", ""))
+            found.append(f"{test['name']} ({test['result']}): {reason}")
+    return found
+
+
+def python_failures(report: Path) -> list[str]:
+    """Return a line for each failed test in a JUnit file of pytest."""
+    found = []
+    for case in ElementTree.parse(report).iter("testcase") if report.exists() else ():
+        for problem in (*case.iter("failure"), *case.iter("error")):
+            found.append(f"{case.get('classname')}::{case.get('name')}: {_last_line(problem.get('message', ''))}")
+    return found
+
+
+def mpi4py_failures(folder: Path) -> list[str]:
+    """Return a line for each of mpi4py's tests that hung or crashed."""
+    return [
+        f"{name} ({test['outcome']}, rank {test['rank']}): {_last_line(test['detail'])}"
+        for path in sorted(folder.glob("via-*.json"))
+        for module in json.loads(path.read_text())["modules"].values()
+        for name, test in module["tests"].items()
+        if test["outcome"] in ("hung", "crashed")
+    ]
+
+
+def failures_of(step: str) -> list[str]:
+    """Return a line for each test of *step* that failed."""
+    if step == "test":
+        return c_failures(BUILD / "ctest/meson-logs/testlog.json") + python_failures(BUILD / "pytest.xml")
+    if step == "mpi4py":
+        return mpi4py_failures(BUILD / "mpi4py")
+    return c_failures(BUILD / step / "meson-logs/testlog.json")
 
 
 def results_of(step: str) -> Counter[str]:
@@ -55,6 +103,12 @@ def main(steps: list[str]) -> int:
         elif not counts:
             counts["passed"] = 1
         total.update(counts)
+    for name in broken:
+        failures = failures_of(name)
+        for line in failures[:LINES]:
+            print(f"failed in {name}: {line}")
+        if len(failures) > LINES:
+            print(f"failed in {name}: {len(failures) - LINES} more")
     if broken:
         print("failed steps:", ", ".join(broken))
     print(f"{total['passed']} passed, {total['failed']} failed, {total['skipped']} skipped")

@@ -4,7 +4,8 @@
     environment: LEFT_OUT, patterns of tests to skip, one a line
 
 The log is written line by line, so that it also shows where a rank crashed or was ended: "run ID", then "end ID" and a
-JSON object. If a test takes longer than LIMIT seconds, the tracebacks of all threads are logged and the rank exits.
+JSON object. If a test takes longer than LIMIT seconds, the tracebacks of all threads are logged and the rank exits. The
+other ranks, which the launcher then ends, log theirs.
 """
 
 import faulthandler
@@ -12,6 +13,7 @@ import fnmatch
 import importlib
 import json
 import os
+import signal
 import sys
 import traceback
 import unittest
@@ -96,6 +98,7 @@ def main(suite: str, module: str, prefix: str, limit: str) -> int:
     sys.path.insert(0, os.path.join(suite, "test"))
     sys.modules["cupy"] = sys.modules["numba"] = None  # as the suite's own main.py does without a GPU
     faulthandler.enable(log)
+    faulthandler.register(signal.SIGTERM, file=log, chain=True)
     faulthandler.dump_traceback_later(float(limit), exit=True, file=log)
     try:
         importlib.import_module("mpi4py.MPI")

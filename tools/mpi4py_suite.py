@@ -284,6 +284,15 @@ def _line(name: str, counts: Counter, kinds: dict[str, int], seconds: float, not
     print(f"{name:24}{counts['goal']:>9}{counts['both']:>6}{share:>6}{cells}{seconds:>7.0f}{note}")
 
 
+def show_stopped(ours: dict[str, dict], most: int = 40) -> None:
+    """Print the tests that hung or crashed, with what their ranks logged: the innermost calls of each thread first."""
+    for module in ours.values():
+        for name, test in sorted(module["tests"].items()):
+            if test["outcome"] in ("hung", "crashed"):
+                print(f"\n{name} {test['outcome']}, rank {test['rank']}:")
+                print("\n".join(f"    {line}" for line in test["detail"].splitlines()[:most]))
+
+
 def show(ours: dict[str, dict], theirs: Peer, long: bool) -> None:
     """Print the tests that pass on Open MPI and not here: the last line of each error, or all of it."""
     for name, module in sorted(ours.items()):
@@ -337,6 +346,7 @@ def main() -> int:
                 ours = run(setting, names, options.jobs)
             both, goal, stopped = table(setting, ours, theirs)
             print(f"every test: {path.relative_to(CHECKOUT)}")
+            show_stopped(ours)
             if options.show or options.long:
                 show(ours, theirs, options.long)
             good &= stopped == 0 and 100 * both >= options.floor * goal
