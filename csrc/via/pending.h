@@ -72,6 +72,7 @@ struct via_request {
     uint16_t
         no_match_ports[256]; /* ports of the NICs that answered NOMATCH: each counts once, however often it answers */
     int offered;             /* a server accepted the request for decision (PENDING) */
+    int lacked;              /* an addressed NIC could not be reached for lack of address space */
     uint64_t next_send, interval, give_up_no_match;
     int done;
     VIP_RETURN result;

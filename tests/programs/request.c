@@ -1,5 +1,5 @@
 /* request.c - requests a connection once and prints the code's name and the explanation. request DEVICE [HOST]. With
- * "-w" as HOST it waits. */
+ * "-w" as HOST it waits for requests, and replies to none. */
 #include <stdio.h>
 #include <string.h>
 
@@ -24,7 +24,8 @@ int main(int argc, char **argv)
     if (code == VIP_SUCCESS && waits) {
         printf("waiting\n");
         fflush(stdout);
-        code = VipConnectWait(nic, address, 30000, caller, &remote, &request);
+        while ((code = VipConnectWait(nic, address, 30000, caller, &remote, &request)) == VIP_SUCCESS)
+            ;
     } else if (code == VIP_SUCCESS)
         code = VipConnectRequest(vi, NULL, address, 5000, &remote);
     printf("%s\n%s\n", viakit_return_name(code), viakit_last_error());

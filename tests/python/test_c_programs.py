@@ -368,6 +368,8 @@ def test_another_user_is_refused_on_shm_and_told_why(public_program):
 NO_ADDRESSES = """
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -375,6 +377,10 @@ NO_ADDRESSES = """
 void *mmap(void *address, size_t len, int rights, int flags, int fd, off_t offset)
 {
     if (len > 20ul << 30) {
+        const char *pipe = fd >= 0 ? getenv("UNTIL_CLOSED") : NULL;
+        char byte;
+        if (pipe)
+            (void)!read(open(pipe, O_RDONLY), &byte, 1); /* the failure comes late: when the test has closed the pipe */
         errno = EINVAL;
         return MAP_FAILED;
     }
@@ -401,6 +407,25 @@ def test_no_addresses_for_the_peers_memory_under_valgrind(limited, tmp_path, bui
     finally:
         server.kill()
         server.communicate()
+
+
+def test_a_server_that_ends_while_its_memory_cannot_be_mapped(tmp_path, build):
+    """The client finds no NIC when it repeats its request. The cause is the address space nevertheless."""
+    (tmp_path / "few.c").write_text(NO_ADDRESSES)
+    compile_to(tmp_path / "few.so", tmp_path / "few.c", "-shared", "-fPIC", libs=[], compiler="cc")
+    os.mkfifo(tmp_path / "late")
+    program, device = build(PROGRAMS / "request.c"), f"shm:late{os.getpid()}"
+    few = {**os.environ, "LD_PRELOAD": str(tmp_path / "few.so"), "UNTIL_CLOSED": str(tmp_path / "late")}
+    place = Place(device)
+    server = place.popen(0, [program, device, "-w"])
+    assert server.stdout.readline() == "waiting\n"
+    client = place.popen(1, [program, device], env=few)
+    with open(tmp_path / "late", "w"):  # The client opens it where it is about to fail.
+        server.kill()
+        server.communicate()
+    (said,) = finish(client)
+    assert said.startswith("VIP_NOT_REACHABLE\n")
+    assert "address space" in said
 
 
 # ---------------------------------------------------------------- from a wheel

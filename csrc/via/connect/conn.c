@@ -486,6 +486,8 @@ void via_link_no_address_space(struct link_client *client, uint16_t port)
     uint32_t n = sizeof nic->no_room / sizeof *nic->no_room, i = nic->n_no_room++ % n;
     nic->no_room[i].until = vk_now() + NO_ROOM_LASTS;
     nic->no_room[i].port = port;
+    for (struct via_request *r = nic->requests; r; r = r->next)
+        r->lacked |= r->port == 0 || r->port == port;
 }
 
 int via_link_lacks_address_space(struct link_client *client, uint16_t port)

@@ -6,6 +6,7 @@
  *      |                        +---- time-out, CANCEL -> VIP_TIMEOUT
  *      +-- NOMATCH from all NICs of the station --------> VIP_NO_MATCH        no server waits for that discriminator
  *      +-- this NIC alone is the station, no waiter ----> VIP_NO_MATCH
+ *      +-- address space lacked for the only other NIC -> VIP_NOT_REACHABLE   shm, also if that NIC has closed since
  *      +-- the station's host is up and has no NIC -----> VIP_NO_MATCH        udp (link_report_no_nic)
  *      +-- the link finds no such station --------------> VIP_NOT_REACHABLE
  *      +-- time-out ------------------------------------> VIP_TIMEOUT
@@ -170,11 +171,12 @@ static void send_request(struct via_nic *nic, struct via_request *r)
 {
     int addressed = conn_send_request(nic, r->address, r->port, &r->frame, &r->server);
     NIC_COUNT(nic, frames_sent, addressed > 0 ? addressed : 1);
-    if (addressed == LINK_ONLY_US && !r->offered) {
+    if (addressed == LINK_ONLY_US && !r->offered && !r->lacked) {
         try_own_nic(nic, r);
         return;
     }
-    if (addressed == 0 && !r->offered) {
+    /* A NIC that lacked address space, and has closed since then, was a server's NIC for this request. */
+    if ((addressed == 0 || addressed == LINK_ONLY_US) && !r->offered) {
         finish_request(r, VIP_NOT_REACHABLE);
         return;
     }
@@ -310,7 +312,7 @@ VIP_RETURN VipConnectRequest(VIP_VI_HANDLE handle, VIP_NET_ADDRESS *local, VIP_N
         code = VIP_SUCCESS; /* interrupted, but the request had ended: there is nothing to withdraw */
     if (code == VIP_SUCCESS)
         code = absent && r.result == VIP_NOT_REACHABLE ? r.result : explain_result(r.result);
-    if (code == VIP_NOT_REACHABLE && link_lacks_address_space(&nic->link_client, r.port))
+    if (code == VIP_NOT_REACHABLE && (r.lacked || link_lacks_address_space(&nic->link_client, r.port)))
         conn_explain_no_room("VipConnectRequest");
     if (code != VIP_SUCCESS)
         give_up(nic, &r, code);
