@@ -194,18 +194,25 @@ def _possible(ranks: list[int], hosts: int | str, machine: str | None) -> list[i
         return ranks
     if hosts:
         raise ValueError("on a described machine all ranks run on this host; leave out hosts")
+    if max(ranks) < 2:
+        raise ValueError("ranks are 1; a job on a described machine has at least 2, expected numbers from 2 on")
     return [n for n in ranks if n > 1]
 
 
+def check_described(protocols: Sequence[str], ranks: list[int], hosts: int | str, machine: str | None) -> None:
+    """Raise ValueError for protocols, ranks or hosts that a described machine cannot have."""
+    _possible(ranks, hosts, machine)
+    for protocol in protocols if machine is not None else ():
+        if protocol == COPIES or jobs.with_policy(protocol, COPIES)[0] not in ("via", "bip"):
+            raise ValueError(f"protocol {protocol!r} on a described machine; expected via or bip, or a policy of them")
+
+
 @contextlib.contextmanager
-def _on(machine: str | None, computing: float | None, protocols: Sequence[str]) -> Iterator[_Described | None]:
+def _on(machine: str | None, computing: float | None) -> Iterator[_Described | None]:
     """Provide the machine of a measurement, or None."""
     if machine is None:
         yield None
         return
-    for protocol in protocols:
-        if protocol == COPIES or jobs.with_policy(protocol, COPIES)[0] not in ("via", "bip"):
-            raise ValueError(f"protocol {protocol!r} on a described machine; expected via or bip, or a policy of them")
     with on_machine(machine, computing) as variables:
         factor = float(variables["VIAKIT_COMPUTING"])
         if factor <= 0:
@@ -395,13 +402,15 @@ def measure(
     LaunchError, TestbedError
         If the first job cannot be started.
     """
-    ranks = _possible(_checked(labels, ranks, rounds, problem, kernels), hosts, machine)
+    ranks = _checked(labels, ranks, rounds, problem, kernels)
+    check_described(protocols, ranks, hosts, machine)
+    ranks = _possible(ranks, hosts, machine)
     turns = Turns(seed=seed, command=command)
     entries = _jobs(protocols, ranks, turns.skipped)
     chosen = ((label, PROBLEMS[label]) for label in labels)
     problems = [(label, one.application, list(problem or (one.quick if quick else one.words))) for label, one in chosen]
     wire = {"hosts": hosts, "python": python, "mtu": mtu, "rate": rate} if hosts else {}
-    with _on(machine, computing, protocols) as described, turns:
+    with _on(machine, computing) as described, turns:
         taken = _Rounds(problems, wire, quick or bool(problem), turns.errors, kernels, described)
         for done, (job, number) in enumerate(_turns_of(turns, entries, rounds, taken)):
             if on_progress is not None:

@@ -163,6 +163,7 @@ def test_losses_are_measured_in_turns_and_not_one_after_the_other():
     [
         (Barrier, {"hosts": 0, "mtu": 9000, "seed": 0, "protocol": "udp", "skew_s": 5e-5}),
         (App, {"hosts": 2, "mtu": 9000, "seed": 0, "rate": "1gbit", "rounds": 2}),
+        (App, {"machine": "veth", "computing": 2.5}),
     ],
 )
 def test_the_command_line_repeats_what_was_set(experiment, set_there):
@@ -276,6 +277,26 @@ def test_barriers_of_a_described_machine():
         lab.barrier(machine="nowhere")
     with pytest.raises(ValueError, match="name or the file of a machine"):
         lab.barrier(machine=7)
+
+
+def test_an_application_on_a_described_machine():
+    machine = "pentium3-650-giganet"
+    run = lab.app("ep", protocols="via", ranks=[1, 2], rounds=1, machine=machine, computing=20)
+    found = {(one["protocol"], one["ranks"]): one for one in run.result["series"]}
+    assert set(found) == {("serial", 1), ("via", 2)}
+    assert {one["info"]["machine"] for one in found.values()} == {machine}
+    assert run.timelines["via"].startswith(b"\x89PNG")
+    assert run.command().endswith(f"--machine {machine} --computing 20")
+    assert "ep over via on pentium3-650-giganet" in run.title
+    for wrong, words in (
+        ({}, "protocol 'tcp' on a described machine; expected via or bip"),
+        ({"protocols": "via", "ranks": [1]}, "at least 2, expected numbers from 2 on"),
+        ({"protocols": "via", "hosts": 2}, "all ranks run on this host; leave out hosts"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            lab.app("ep", machine=machine, **wrong)
+    with pytest.raises(ValueError, match="no machine is called 'nowhere'"):
+        lab.app(machine="nowhere")
 
 
 def test_what_is_meant_is_understood():

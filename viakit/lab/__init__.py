@@ -118,7 +118,8 @@ def app(name: str = "sor-zero", *, start: bool | None = None, **settings: Any) -
         Arguments of :func:`viakit.apps.speedup.measure`: ``protocols`` (["via", "tcp"], also policies
         such as "mpich-p4"), ``ranks`` ([1, 2]), ``rounds`` (3), ``quick`` (True: small problems), ``problem`` ("--size
         512": options in their place), ``kernels`` ("compiled" or "numpy"), ``hosts`` (0: this machine), ``mtu``,
-        ``rate``, ``timeline`` (True), ``seed``.
+        ``rate``, ``timeline`` (True), ``machine`` (None; a described one by name or file, in virtual time),
+        ``computing`` (its seconds of computing for one second here), ``seed``.
 
     Returns
     -------

@@ -45,6 +45,8 @@ class App(SettingsExperiment):
         "problem": None,
         "kernels": "compiled",
         "timeline": True,
+        "machine": None,
+        "computing": None,
         "seed": None,
     }
     _rules: ClassVar = {
@@ -58,6 +60,8 @@ class App(SettingsExperiment):
         "problem": _settings.maybe(_problem),
         "kernels": _settings.choice(*CHOICES),
         "timeline": _settings.flag,
+        "machine": _settings.maybe(_settings.machine),
+        "computing": _settings.maybe(_settings.number(0.0, 1e9, "20")),
         "seed": _settings.SEED,
     }
 
@@ -68,7 +72,8 @@ class App(SettingsExperiment):
     @property
     def title(self) -> str:
         """Description of the measurement."""
-        return f"{self.settings['name']} over {', '.join(self.settings['protocols'])}"
+        where = f" on {self.settings['machine']}" if self.settings["machine"] else ""
+        return f"{self.settings['name']} over {', '.join(self.settings['protocols'])}{where}"
 
     def _request(self) -> tuple[str, dict[str, Any]]:
         ours = self.settings
@@ -85,6 +90,7 @@ class App(SettingsExperiment):
                 raise ValueError(f"{labels[0]}: {error.format_message()}") from None
         if not ours["ranks"] or any(not 1 <= n <= speedup.MAX_RANKS for n in ours["ranks"]):
             raise ValueError(f"ranks are {ours['ranks']}; expected numbers from 1 to {speedup.MAX_RANKS}")
+        speedup.check_described(ours["protocols"], ours["ranks"], ours["hosts"], ours["machine"])
         return "app", {"labels": labels, "settings": ours, "command": self.command()}
 
     def command(self) -> str:
@@ -98,6 +104,8 @@ class App(SettingsExperiment):
         words += ["--rate", str(ours["rate"])] if ours["rate"] is not None else []
         words += ["--problem", shlex.join(ours["problem"])] if ours["problem"] is not None else []
         words += ["--kernels", ours["kernels"]] if ours["kernels"] != "compiled" else []
+        words += ["--machine", ours["machine"]] if ours["machine"] else []
+        words += ["--computing", f"{ours['computing']:g}"] if ours["computing"] is not None else []
         words += ["--seed", str(ours["seed"])] if ours["seed"] is not None else []
         return shlex.join(words)
 

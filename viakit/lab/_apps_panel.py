@@ -55,13 +55,15 @@ class AppPanel(CurvesPanel):
         self.kernels = choice("kernels", list(CHOICES), ours["kernels"])
         self.mtu = text("MTU", ours["mtu"], "1500")
         self.rate = text("rate", ours["rate"], "e.g. 1gbit, with hosts")
+        self.machine = text("machine", ours["machine"], "e.g. pentium3-650-giganet")
+        self.computing = ours["computing"]
         self.ranks = text("ranks", ",".join(map(str, ours["ranks"])), "1,2,4")
         self.rounds = widgets.BoundedIntText(description="rounds", value=ours["rounds"], min=1, max=99, layout=SMALL)
         self.hosts = widgets.BoundedIntText(description="hosts", value=ours["hosts"], min=0, max=64, layout=SMALL)
         self.quick = widgets.Checkbox(description="small problem", value=ours["quick"], layout=SMALL)
         self.timeline = widgets.Checkbox(description="timeline", value=ours["timeline"], layout=SMALL)
         fields = [self.application, self.problem, self.kernels, self.ranks, self.rounds]
-        fields += [self.hosts, self.mtu, self.rate, self.quick, self.timeline]
+        fields += [self.machine, self.hosts, self.mtu, self.rate, self.quick, self.timeline]
         return widgets.HBox([self.protocols, grid(fields)])
 
     def chosen(self) -> dict[str, Any]:
@@ -78,6 +80,8 @@ class AppPanel(CurvesPanel):
             "rate": self.rate.value or None,
             "quick": self.quick.value,
             "timeline": self.timeline.value,
+            "machine": self.machine.value or None,
+            "computing": self.computing,
         }
 
     def update(self, job: Job) -> None:

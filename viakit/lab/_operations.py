@@ -103,6 +103,7 @@ def _timelines(wire: Wire, label: str, settings: Mapping[str, Any]) -> dict[str,
     """Run the problem once more over each protocol with tracing; return the pictures of successful runs as text."""
     from viakit.apps import harness, jobs, speedup  # start-up time
     from viakit.apps.kernels import VARIABLE  # start-up time
+    from viakit.launch.described import on_machine  # start-up time
 
     problem, ranks = speedup.PROBLEMS[label], max(settings["ranks"])
     words = settings["problem"] or (problem.quick if settings["quick"] else problem.words)
@@ -112,12 +113,13 @@ def _timelines(wire: Wire, label: str, settings: Mapping[str, Any]) -> dict[str,
         with tempfile.TemporaryDirectory(prefix="viakit-timeline-") as scratch:
             path = os.path.join(scratch, "trace.png")
             command = ["-m", harness.module_of(problem.application), *words, "--trace", path, "--quiet"]
-            with open(os.path.join(scratch, "said"), "w+b") as said:
+            described = on_machine(settings["machine"], settings["computing"])
+            with open(os.path.join(scratch, "said"), "w+b") as said, described as variables:
                 launched, policy = jobs.with_policy(protocol, speedup.COPIES)
                 status = jobs.run_ranks(
                     [*command, *jobs.protocol_words(launched)], ranks, launched, hosts=min(settings["hosts"], ranks),
                     mtu=settings["mtu"], rate=settings["rate"], timeout_s=TIMELINE_S, policy=policy,
-                    environment={VARIABLE: settings["kernels"]}, out=said, err=said,
+                    environment={VARIABLE: settings["kernels"], **variables}, out=said, err=said,
                 )  # fmt: skip
             if status == 0 and os.path.exists(path):
                 with open(path, "rb") as file:
