@@ -188,23 +188,26 @@ class _Described:
         rank["seconds"] = {**dict.fromkeys(rank["seconds"], 0.0), "compute": seconds}
 
 
-def _possible(ranks: list[int], hosts: int | str, machine: str | None) -> list[int]:
-    """Return the numbers of ranks that are possible, on a described machine from 2 on."""
+def possible_ranks(
+    protocols: Sequence[str], ranks: list[int], hosts: int | str = 0, machine: str | None = None
+) -> list[int]:
+    """Return the numbers of ranks that are possible, on a described machine from 2 on.
+
+    Raises
+    ------
+    ValueError
+        If a described machine cannot have these protocols, ranks or hosts.
+    """
     if machine is None:
         return ranks
     if hosts:
         raise ValueError("on a described machine all ranks run on this host; leave out hosts")
+    for protocol in protocols:
+        if protocol == COPIES or jobs.with_policy(protocol, COPIES)[0] not in ("via", "bip"):
+            raise ValueError(f"protocol {protocol!r} on a described machine; expected via or bip, or a policy of them")
     if max(ranks) < 2:
         raise ValueError("ranks are 1; a job on a described machine has at least 2, expected numbers from 2 on")
     return [n for n in ranks if n > 1]
-
-
-def check_described(protocols: Sequence[str], ranks: list[int], hosts: int | str, machine: str | None) -> None:
-    """Raise ValueError for protocols, ranks or hosts that a described machine cannot have."""
-    _possible(ranks, hosts, machine)
-    for protocol in protocols if machine is not None else ():
-        if protocol == COPIES or jobs.with_policy(protocol, COPIES)[0] not in ("via", "bip"):
-            raise ValueError(f"protocol {protocol!r} on a described machine; expected via or bip, or a policy of them")
 
 
 @contextlib.contextmanager
@@ -402,9 +405,7 @@ def measure(
     LaunchError, TestbedError
         If the first job cannot be started.
     """
-    ranks = _checked(labels, ranks, rounds, problem, kernels)
-    check_described(protocols, ranks, hosts, machine)
-    ranks = _possible(ranks, hosts, machine)
+    ranks = possible_ranks(protocols, _checked(labels, ranks, rounds, problem, kernels), hosts, machine)
     turns = Turns(seed=seed, command=command)
     entries = _jobs(protocols, ranks, turns.skipped)
     chosen = ((label, PROBLEMS[label]) for label in labels)

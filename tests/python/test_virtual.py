@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
 
 import pytest
+from rich.console import Console
 
 from viakit import machines, replay, virtual
-from viakit.measure import barrier, plan, result, sweep
+from viakit.measure import barrier, plan, result, sweep, table
 from viakit.measure.crews import Placement, check
 
 VIAKIT = [sys.executable, "-m", "viakit"]
@@ -72,6 +74,21 @@ def test_a_sweep_has_the_declared_times_and_repeats_to_the_bit(machine):
 def test_a_stream_is_limited_by_the_slowest_stage(machine):
     (via,) = _sweep(machine, protocols=["via"], sizes=[65536], mode="stream")
     assert via["points"][0]["bandwidth_Bps"] == pytest.approx(125e6, rel=0.02)
+
+
+def test_policies_differ_and_their_table_has_no_intervals(machine):
+    config = plan.Config(["msg-via:mvich-rput", "msg-via:mvich-r3"], [8, 65536], machine=machine)
+    document = sweep.run(config).document
+    rput, r3 = ([point["one_way_s"]["median"] for point in one["points"]] for one in document["series"])
+    assert rput[0] == r3[0], "both are eager"
+    assert rput[1] < r3[1], "only R3 copies long messages"
+    console = Console(file=io.StringIO(), width=120)
+    table.show(document, console)
+    text = console.file.getvalue()
+    assert "virtual time repeats to the bit" in text
+    assert "too few" not in text
+    assert "±" not in text
+    assert table.format_ratio(r3[1] / rput[1]) in text
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ class App(SettingsExperiment):
                 raise ValueError(f"{labels[0]}: {error.format_message()}") from None
         if not ours["ranks"] or any(not 1 <= n <= speedup.MAX_RANKS for n in ours["ranks"]):
             raise ValueError(f"ranks are {ours['ranks']}; expected numbers from 1 to {speedup.MAX_RANKS}")
-        speedup.check_described(ours["protocols"], ours["ranks"], ours["hosts"], ours["machine"])
+        speedup.possible_ranks(ours["protocols"], ours["ranks"], ours["hosts"], ours["machine"])
         return "app", {"labels": labels, "settings": ours, "command": self.command()}
 
     def command(self) -> str:

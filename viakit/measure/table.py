@@ -254,10 +254,10 @@ def _overlap_cell(point: Mapping[str, Any] | None) -> str:
     return f"{round(100 * point['overlap']['median'])} % of {format_time(point['alone_s'])}"
 
 
-def quantity_cell(point: Mapping[str, Any] | None, quantity: str) -> str:
-    """Return the cell of a point: its "time", "bandwidth", "rate" or "overlap"."""
+def quantity_cell(point: Mapping[str, Any] | None, quantity: str, exact: bool = False) -> str:
+    """Return the cell of a point: its "time", "bandwidth", "rate" or "overlap". An *exact* time has no interval."""
     if quantity == "time":
-        return _time_cell(point)
+        return format_time(point["one_way_s"]["median"]) if exact and point else _time_cell(point)
     if quantity == "overlap":
         return _overlap_cell(point)
     if point is None:
@@ -272,10 +272,12 @@ def _fill(columns: list[Mapping[str, Any]], sizes: list[int], *, quantity: str, 
     from rich.console import Group  # start-up time
 
     # Ratios are shown for the quantity of the mode: times of ping-pong, bandwidths of streams.
+    exact = columns[0]["hosts"] == "machine"
     with_ratios = quantity == _QUANTITIES.get(columns[0]["mode"], "bandwidth")
     if with_ratios and len(columns) > 1:
         base = column_name(columns, columns[0])
-        notes = [*notes, f"ratios of medians against {base}; ~: no evidence of a difference"]
+        doubt = "" if exact else "; ~: no evidence of a difference"
+        notes = [*notes, f"ratios of medians against {base}{doubt}"]
     heads = ["message"]
     # A polled wait uses a whole core; of other waits the processor time is a result.
     with_cpu = quantity == "time" and columns[0]["wait"] != "poll"
@@ -294,13 +296,12 @@ def _fill(columns: list[Mapping[str, Any]], sizes: list[int], *, quantity: str, 
         base_point = point_at(columns[0], nbytes)
         for i, one in enumerate(columns):
             point = point_at(one, nbytes)
-            row.append(quantity_cell(point, quantity))
+            row.append(quantity_cell(point, quantity, exact))
             row += [_cpu_cell(point)] * with_cpu
             if i and with_ratios:
                 inverse = quantity != "time"
-                row.append(
-                    _ratio_cell(point_ratio(point, base_point, bandwidth=inverse) if point and base_point else None)
-                )
+                ratio = point_ratio(point, base_point, bandwidth=inverse) if point and base_point else None
+                row.append(format_ratio(ratio.value) if exact and ratio else _ratio_cell(ratio))
                 few = few or _TOO_FEW in row[-1]
         if touched:
             cost = touching(columns, nbytes)
@@ -340,12 +341,14 @@ def tables(document: Document, against: str | None = None, width: int = 160) -> 
         reference = next((one for one in group if one["protocol"] == against), group[0])
         notes = [f"{hidden} further sizes are in the result"] if hidden else []
         few = ["±?: too few bursts for one"] if any(map(_is_rough, group)) else []
+        of_times = ["±: half the 95 % interval of the median", *few, *notes]
+        if group[0]["hosts"] == "machine":
+            of_times = ["virtual time repeats to the bit, so no number has an interval", *notes]
         mode = group[0]["mode"]
         for columns in _chunks(group, reference, width):
             title = f"[bold]{HEADS[mode]}[/bold]\n{how(group)}"
             quantity = _QUANTITIES.get(mode, "bandwidth")
             if quantity == "time":
-                of_times = ["±: half the 95 % interval of the median", *few, *notes]
                 made.append(_fill(columns, sizes, quantity="time", title=title, notes=of_times))
                 quantity, head = _SECOND[mode]
                 title = f"[bold]{head}[/bold]\n{how(group)}"
