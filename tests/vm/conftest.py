@@ -12,13 +12,18 @@ from vm_kernel import Boot, NoKernelError, prepare
 from vm_machine import Cannot, Machine, machines
 
 
+def reason(error: Exception) -> str:
+    """Return the reason of a skip. "missing package" is a failure in CI."""
+    return str(error) if str(error).startswith("missing package") else f"not run: {error}"
+
+
 @pytest.fixture(scope="session")
 def boot() -> Boot:
     """Return the kernel and its RAM disk."""
     try:
         return prepare()
     except NoKernelError as error:
-        pytest.skip(str(error) if str(error).startswith("missing package") else f"not run: {error}")
+        pytest.skip(reason(error))
 
 
 @pytest.fixture(scope="session")
@@ -36,4 +41,4 @@ def vm(boot: Boot, shared: Path) -> Iterator[list[Machine]]:
         with machines(shared, boot, limit_s=60) as both:
             yield both
     except Cannot as error:
-        pytest.skip(str(error) if str(error).startswith("missing package") else f"not run: {error}")
+        pytest.skip(reason(error))

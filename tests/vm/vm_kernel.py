@@ -19,7 +19,7 @@ MODULES = ("virtio_pci", "virtio_net", "virtio-rng", "e1000", "9pnet_virtio", "9
 
 
 class NoKernelError(RuntimeError):
-    """A package for the kernel is missing."""
+    """The kernel cannot be had: a program is missing, or the download failed."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def prepare() -> Boot:
     Raises
     ------
     NoKernelError
-        If the package cannot be downloaded, or a program to unpack or compile is missing.
+        If the package cannot be downloaded, or a program that unpacks or compiles is missing.
     """
     BUILD.mkdir(parents=True, exist_ok=True)
     kernels = sorted(BUILD.glob("kernel/boot/vmlinuz-*"))
@@ -68,19 +68,30 @@ def _run(*command: str, cwd: Path) -> str:
     except FileNotFoundError:
         raise NoKernelError(f"missing package: {command[0]} is not installed") from None
     if done.returncode != 0:
-        raise NoKernelError(f"missing package: {' '.join(command[:3])} failed: {done.stderr.strip()[-300:]}")
+        raise NoKernelError(f"{' '.join(command[:3])} failed: {done.stderr.strip()[-300:]}")
     return done.stdout
+
+
+def _download(folder: Path) -> None:
+    """Download the package on which linux-image-amd64 depends."""
+    depends = _run("apt-cache", "depends", "--no-recommends", "--no-suggests", "linux-image-amd64", cwd=folder)
+    names = [word for word in depends.split() if word.startswith("linux-image-") and word != "linux-image-amd64"]
+    if not names:
+        raise NoKernelError("apt has no linux-image-amd64 in its lists; run apt-get update")
+    _run("apt-get", "download", "-qq", names[0], cwd=folder)
 
 
 def _unpack() -> None:
     """Download Debian's current kernel package and unpack it."""
     shutil.rmtree(BUILD / "package", ignore_errors=True)
     (BUILD / "package").mkdir()
-    depends = _run("apt-cache", "depends", "--no-recommends", "--no-suggests", "linux-image-amd64", cwd=BUILD)
-    names = [word for word in depends.split() if word.startswith("linux-image-") and word != "linux-image-amd64"]
-    if not names:
-        raise NoKernelError("missing package: apt knows no linux-image-amd64; run apt-get update")
-    _run("apt-get", "download", "-qq", names[0], cwd=BUILD / "package")
+    try:
+        _download(BUILD / "package")
+    except NoKernelError:
+        if os.geteuid() != 0:
+            raise
+        _run("apt-get", "update", "-qq", cwd=BUILD)  # the lists may name a version that was replaced
+        _download(BUILD / "package")
     (package,) = (BUILD / "package").glob("*.deb")
     _run("dpkg-deb", "-x", str(package), "package/root", cwd=BUILD)
     (BUILD / "package/root").rename(BUILD / "kernel")
