@@ -28,8 +28,8 @@
  *    either      via_settle_errors, when its turn comes; via_flush, when the connection ends
  *    the head    of the send queue, when the connection breaks: via_remote_error, via_give_up (reliable.c)
  */
-#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "base/atomic.h"
 #include "base/clock.h"
@@ -49,6 +49,8 @@
 #include "via/pending.h"
 #include "via/vi.h"
 #include "via/work.h"
+
+#define WORK_LEN (2 * VIA_MAX_QUEUE * sizeof(struct via_work)) /* of both queues of a VI */
 
 /* `nic` stays readable when the VI is gone: it precedes `number` and is not cleared. */
 struct vk_pool via_vi_pool = VK_POOL_INIT(struct via_vi, VIA_VI_POOL, number);
@@ -207,14 +209,27 @@ static void attach(struct via_queue *q, struct via_cq *cq)
         cq->n_queues++;
 }
 
-/* Create a VI. Its two work queues are one allocation of about 100 KiB. NULL: memory is exhausted, or all VIs of the
+/* Map the entries of both work queues, about 100 KiB. They are zero, and a page costs memory only once it is used: a job
+ * of 256 ranks has 255 VIs in each, of which most carry few messages. calloc would write part of the block, and a huge
+ * page would back the entries of many VIs at once. */
+static struct via_work *map_work(void)
+{
+    void *work = mmap(NULL, WORK_LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (work == MAP_FAILED)
+        return NULL;
+    (void)madvise(work, WORK_LEN, MADV_NOHUGEPAGE); /* fails only on kernels without huge pages */
+    return work;
+}
+
+/* Create a VI. NULL: memory is exhausted, or all VIs of the
  * process are in use. */
 static struct via_vi *new_vi(struct via_nic *nic, const VIP_VI_ATTRIBUTES *a, uint32_t ptag)
 {
-    struct via_work *work = calloc(2 * VIA_MAX_QUEUE, sizeof *work);
+    struct via_work *work = map_work();
     struct via_vi *vi = work ? vk_pool_get(&via_vi_pool) : NULL;
     if (vi == NULL) {
-        free(work);
+        if (work)
+            munmap(work, WORK_LEN);
         return NULL;
     }
     /* Numbers are assigned in turn, so a freed number is not reused at once. A late frame of the old connection then
@@ -309,7 +324,7 @@ static void free_vi(struct via_vi *vi)
         vi->send.cq->n_queues--;
     if (vi->recv.cq)
         vi->recv.cq->n_queues--;
-    free(vi->send.work);
+    munmap(vi->send.work, WORK_LEN);
     vk_pool_put(&via_vi_pool, vi);
     via_wake_waiters(nic); /* calls that wait on it must find that it is gone */
 }
