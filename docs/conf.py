@@ -122,6 +122,7 @@ def setup(app: object) -> None:
     """Register the directives and the pages of the lessons."""
     app.connect("autodoc-process-docstring", attribute_text)
     app.connect("source-read", lesson_pages.page)
+    app.connect("env-get-outdated", lesson_pages.outdated)
     app.add_directive("viakit-commands", CommandHelp)
     app.add_directive("viakit-figure", CommandFigure)
     app.add_directive("viakit-remedies", Remedies)

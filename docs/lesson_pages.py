@@ -93,6 +93,11 @@ def myst(lesson: Path, run: Any) -> Iterator[str]:
         yield from filter(None, map(shown, done.outputs if done is not None else ()))
 
 
+def outdated(app: Any, env: Any, added: set[str], changed: set[str], removed: set[str]) -> list[str]:
+    """Return all lessons: a page changes with its run, also if the text is the same."""
+    return [name for name in env.found_docs if name.startswith("notebooks/")]
+
+
 def page(app: Any, docname: str, source: list[str]) -> None:
     """Replace the text of a lesson by its page."""
     if not docname.startswith("notebooks/"):
