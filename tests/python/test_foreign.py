@@ -6,9 +6,10 @@ import shutil
 import click.testing
 import numpy as np
 import pytest
+from synthetic import SyntheticPair
 
 from viakit.cli import cli
-from viakit.measure import comparison, foreign, kinds, plan, result, sweep
+from viakit.measure import comparison, foreign, kinds, plan, result, sweep, table
 from viakit.measure.endpoints import MeasureError
 from viakit.measure.pair import Pair
 from viakit.testbed import Testbed
@@ -134,3 +135,17 @@ def test_what_netpipe_cannot_do(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(MeasureError, match="sudo apt-get install netpipe-tcp"):
         Pair("netpipe:tcp", wait="block", buffers="same")
+
+
+def test_the_verdict_on_netpipe_names_the_sizes_that_disagree():
+    SyntheticPair.reset()
+    document = sweep.run(plan.Config(["tcp", "udp"], [8, 64, 4096], seconds=0.3), pair_class=SyntheticPair).document
+    assert table.agreement(document) == []
+    mine, peer = document["series"]
+    peer["protocol"] = "netpipe:tcp"
+    for point, other, factor in zip(mine["points"], peer["points"], (1.05, 0.95, 1.5), strict=True):
+        other["one_way_s"]["median"] = factor * point["one_way_s"]["median"]
+    (text,) = table.agreement(document)
+    assert text.startswith("netpipe:tcp and tcp agree within 10 % at 2 of 3 sizes. Not at: 4 KiB (1.50), ")
+    peer["points"].pop()
+    assert table.agreement(document) == ["netpipe:tcp and tcp agree within 10 % at 2 of 2 sizes."]

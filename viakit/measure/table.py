@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from viakit.measure import stats
 
 __all__ = [
+    "agreement",
     "column_name",
     "find_series",
     "format_bandwidth",
@@ -43,6 +44,7 @@ __all__ = [
 ]
 
 MOST_ROWS = 40
+AGREES = 1.1  # largest ratio of two times that agree
 _TOO_FEW = "too few"
 WAIT_WORDS = {"poll": "polled", "block": "blocking", "hybrid": "hybrid waits"}
 LEVEL_WORDS = {"c": "loop in C", "python": "loop in Python"}
@@ -369,6 +371,26 @@ def faults_of(document: Document) -> list[str]:
     return texts
 
 
+def agreement(document: Document) -> list[str]:
+    """Return a verdict on NetPIPE's own program beside viakit's loop over TCP: the sizes at which their times agree."""
+    texts = []
+    for group in groups(document):
+        sides = {one["protocol"]: one for one in group}
+        mine, peer = sides.get("tcp"), sides.get("netpipe:tcp")
+        if mine is None or peer is None:
+            continue
+        pairs = [(point, other) for point in mine["points"] if (other := point_at(peer, point["nbytes"]))]
+        ratios = {a["nbytes"]: b["one_way_s"]["median"] / a["one_way_s"]["median"] for a, b in pairs}
+        far = {n: ratio for n, ratio in ratios.items() if not 1 / AGREES <= ratio <= AGREES}
+        limit = f"{100 * (AGREES - 1):.0f} %"
+        text = (
+            f"netpipe:tcp and tcp agree within {limit} at {len(ratios) - len(far)} of {counted(len(ratios), 'size')}."
+        )
+        outside = ", ".join(f"{format_size(n)} ({format_ratio(ratio)})" for n, ratio in far.items())
+        texts.append(text + f" Not at: {outside}, with the ratio of NetPIPE's time." * bool(far))
+    return texts
+
+
 def show(document: Document, console: Console, against: str | None = None) -> None:
     """Print a result: its tables, the floor, and skipped and failed protocols."""
     from rich.markup import escape  # start-up time
@@ -386,7 +408,7 @@ def show(document: Document, console: Console, against: str | None = None) -> No
         )
     for text in [*filter(None, (sockbuf.words(one.get("info", {})) for one in document["series"]))]:
         console.print(escape(text))
-    for text in faults_of(document):
+    for text in (*faults_of(document), *agreement(document)):
         console.print(escape(text))
     lost: Counter[str] = Counter()  # a protocol may have several series: for each level, for each mode
     for one in document["series"]:
