@@ -22,6 +22,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -82,9 +83,9 @@ def ended(process: subprocess.Popen, limit_s: float) -> str | None:
         return None
 
 
-def started(command: list[str], seed: int, folder: Path = CHECKOUT) -> subprocess.Popen:
-    """Start a command in a session of its own, with a seed, and one stream for all output."""
-    environment = {**os.environ, "VIAKIT_TEST_SEED": str(seed), "VIAKIT_SEED": str(seed)}
+def started(command: list[str], seed: int, folder: Path = CHECKOUT, **more: str) -> subprocess.Popen:
+    """Start a command in a session of its own, with a seed, *more* environment, and one stream for all output."""
+    environment = {**os.environ, "VIAKIT_TEST_SEED": str(seed), "VIAKIT_SEED": str(seed), **more}
     return subprocess.Popen(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                             stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True)  # fmt: skip
 
@@ -105,13 +106,14 @@ def beside(attacker: list[str], *words: str, may_fail: bool = False) -> Callable
     """
 
     def make(seed: int) -> Outcome:
-        job = started(
-            [str(VENV / "viakit"), "run", *words, str(ATTACKERS / "oracle.py"), str(VICTIM_S), str(seed)], seed
-        )
-        filled = [{"PID": str(job.pid), "SEED": str(seed)}.get(word, word) for word in attacker]
-        hostile = started([str(VENV / "python"), str(ATTACKERS / filled[0]), *filled[1:]], seed)
-        output = ended(job, LIMIT_S)
-        hostile.terminate()
+        with tempfile.TemporaryDirectory(prefix="viakit-attack-") as folder:
+            mark = {"VIAKIT_ATTACK_MARK": f"{folder}/called"} if attacker[0] == "neighbour.py" else {}
+            victim = [str(ATTACKERS / "oracle.py"), str(VICTIM_S), str(seed)]
+            job = started([str(VENV / "viakit"), "run", *words, *victim], seed, **mark)
+            filled = [{"PID": str(job.pid), "SEED": str(seed)}.get(word, word) for word in attacker]
+            hostile = started([str(VENV / "python"), str(ATTACKERS / filled[0]), *filled[1:]], seed, **mark)
+            output = ended(job, LIMIT_S)
+            hostile.terminate()
         result = Outcome(output=f"{output}\n--- attacker\n{ended(hostile, 20)}")
         if found := re.search(r"^calls (\d+)", result.output, re.M):
             result.tries = int(found[1])

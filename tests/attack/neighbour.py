@@ -3,7 +3,8 @@
     neighbour.py PID SEED [USER]
 
 The victim is the process with all its descendants. USER is a number, by default this process's own user. The calls come
-from a child, in each network namespace of the victim. Ends with SIGTERM, and then prints the number of calls.
+from a child, in each network namespace of the victim. Ends with SIGTERM, and then prints the number of calls. Makes the
+file VIAKIT_ATTACK_MARK after its first round of calls.
 """
 
 from __future__ import annotations
@@ -83,8 +84,11 @@ class Caller:
                     caller.send(self.random.randbytes(1))
 
 
-def attack(seed: int, user: int, place: int, orders: int, results: int) -> None:
-    """Run in a child: enter the namespace, become the user, and call what the parent names until the pipe closes."""
+def attack(seed: int, user: int, place: int, orders: int, results: int, called: int) -> None:
+    """Run in a child: enter the namespace, become the user, and call what the parent names until the pipe closes.
+
+    The pipe `called` gets a byte after each round of calls.
+    """
     if place >= 0 and ctypes.CDLL(None).setns(place, CLONE_NEWNET):
         os._exit(0)
     if user != os.geteuid():
@@ -106,10 +110,21 @@ def attack(seed: int, user: int, place: int, orders: int, results: int) -> None:
         for kind, address, port in list(targets):
             with contextlib.suppress(OSError):
                 caller.call(kind, address, int(port))
+        if targets:
+            with contextlib.suppress(BlockingIOError):
+                os.write(called, b".")
         caller.trickle()
         time.sleep(0.02)
     os.write(results, f"{caller.n}\n".encode())
     os._exit(0)
+
+
+def mark(rounds: int) -> None:
+    """Make the file that the victim waits for, once there was a round of calls."""
+    path = os.environ.get("VIAKIT_ATTACK_MARK", "")
+    with contextlib.suppress(BlockingIOError):
+        if os.read(rounds, 65536) and path:
+            open(path, "w").close()
 
 
 def main() -> None:
@@ -117,6 +132,7 @@ def main() -> None:
     root, seed, user = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else os.geteuid()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     reading, results = os.pipe()
+    rounds, called = os.pipe2(os.O_NONBLOCK)
     children: dict[str, int] = {}
     known: set[tuple[str, str, str, int]] = set()
     own = victims.namespace(os.getpid())
@@ -135,11 +151,12 @@ def main() -> None:
                             for end in children.values():  # only the parent's end keeps a child alive
                                 os.close(end)
                             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-                            attack(seed + len(children), user, place, orders, results)
+                            attack(seed + len(children), user, place, orders, results, called)
                         os.close(orders)
                 if where in children:
                     with contextlib.suppress(OSError):
                         os.write(children[where], ("\t".join(map(str, found[1:])) + "\n").encode())
+            mark(rounds)
             time.sleep(0.05)
     finally:
         for end in children.values():

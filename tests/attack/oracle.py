@@ -4,18 +4,26 @@
 
 LIMIT is a name of the module resource without RLIMIT_, in lower case, and applies to this rank. Rank 0 prints the
 number of messages. A message with other contents ends the job with status 3.
+
+VIAKIT_ATTACK_MARK in the environment is the path of a file that an attacker makes once it has called the job's sockets.
+On channel tcp the ranks listen only while they meet. So they meet once more there, and the last rank delays the
+exchange of addresses until the file exists, for WAIT_S seconds at most.
 """
 
 from __future__ import annotations
 
+import os
 import resource
 import sys
 import time
 
 import numpy as np
 
+from viakit import _core
+from viakit.launch import bootstrap
 from viakit.mpi import MPI
 
+WAIT_S = 30.0
 LENGTHS = (0, 1, 63, 64, 500, 1500, 9000, 40000, 200000)
 
 
@@ -53,6 +61,22 @@ def rounds(comm: MPI.Comm, seconds: float, seed: int) -> int:
                 return n
 
 
+def meet_again(comm: MPI.Comm, mark: str) -> None:
+    """Open a second world, whose sockets listen until the attacker has called them."""
+    job, calls, end = bootstrap(), 0, time.monotonic() + WAIT_S
+
+    def exchange(mine: object) -> list:
+        nonlocal calls
+        calls += 1
+        while calls == 2 and comm.rank == comm.size - 1 and not os.path.exists(mark) and time.monotonic() < end:
+            time.sleep(0.01)
+        return comm.allgather(mine)
+
+    secret = comm.world.secret or job.secret
+    options = {"policy": "tcp", "address": job.address, "network_device": job.network_device}
+    _core.MsgWorld(comm.rank, comm.size, exchange=exchange, secret=secret, timeout_s=60.0, **options).close()
+
+
 def main() -> None:
     """Set the limits, exchange messages, and print their number."""
     seconds, seed = float(sys.argv[1]), int(sys.argv[2])
@@ -62,6 +86,9 @@ def main() -> None:
         resource.setrlimit(kind, (int(value), resource.getrlimit(kind)[1]))
     comm = MPI.COMM_WORLD
     comm.Barrier()
+    mark = os.environ.get("VIAKIT_ATTACK_MARK", "")
+    if mark and comm.world.channel == "tcp":
+        meet_again(comm, mark)
     print("ready", flush=True)
     n = rounds(comm, seconds, seed)
     total = comm.reduce(n, root=0)
