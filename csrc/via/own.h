@@ -23,6 +23,7 @@ struct via_own {
     uint32_t inside;  /* the biased thread is inside */
     uint32_t revoked; /* another thread is inside or wants to enter */
     uint32_t owner;   /* the thread that holds the word; 0: none */
+    uint32_t wanted;  /* number of application threads that wait for the word */
     int no_bias;
     uint64_t waits; /* number of times that a thread had to wait */
 };

@@ -301,7 +301,7 @@ static void thread_drives(struct via_nic *nic)
                 step_aside(nic);
         } else if (++rounds % VIA_POLLS_PER_CLOCK == 0) {
             via_drive_slow(nic); /* also under steady traffic */
-        } else if (vk_load_relaxed(&nic->own.revoked)) {
+        } else if (vk_load_relaxed(&nic->own.revoked) || vk_load_relaxed(&nic->own.wanted)) {
             /* leave and re-enter: if the program has come back, it may enter first */
             via_own_leave_slow(&nic->own);
             via_own_enter_slow(&nic->own, 1);

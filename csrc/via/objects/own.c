@@ -69,16 +69,29 @@ __attribute__((constructor)) static void begin(void)
 
 /* ---------------------------------------------------------------- entering and leaving */
 
-/* Take the owner word. After a short spin the processor is yielded, because the holder may be waiting for it. */
-static void take_word(struct via_own *own, uint32_t self)
+#define MOST_YIELDS 100
+
+/* Take the owner word. After a short spin the processor is yielded, because the holder may be waiting for it.
+ *
+ * The NIC's thread lets waiting application threads take the word first. Under a flood of frames it holds the word
+ * nearly always, and a thread that yields between its attempts would hardly ever find it free. The number of yields is
+ * limited: application threads that contend for the NIC must not keep its thread out. */
+static void take_word(struct via_own *own, uint32_t self, int is_nic_thread)
 {
     unsigned spin = 0;
+    /* Relaxed: a hint. The word itself excludes. */
+    for (unsigned i = 0; is_nic_thread && i < MOST_YIELDS && vk_load_relaxed(&own->wanted); i++)
+        sched_yield();
     for (; !vk_compare_exchange(&own->owner, 0, self); spin++) {
+        if (spin == 0 && !is_nic_thread)
+            vk_add(&own->wanted, 1);
         if (spin < 200)
             vk_pause();
         else
             sched_yield();
     }
+    if (spin && !is_nic_thread)
+        vk_add(&own->wanted, -1);
     if (spin)
         vk_store_relaxed(&own->waits, own->waits + 1);
 }
@@ -86,7 +99,7 @@ static void take_word(struct via_own *own, uint32_t self)
 void via_own_enter_slow(struct via_own *own, int is_nic_thread)
 {
     uint32_t self = via_thread_id_make();
-    take_word(own, self);
+    take_word(own, self, is_nic_thread);
     /* Another thread has the bias: it must not enter by its short path while this thread is inside. */
     if (own->bias != 0 && own->bias != self) {
         vk_store_release(&own->revoked, 1);
