@@ -63,10 +63,16 @@ def python_failures(report: Path) -> list[str]:
     return found
 
 
+def _innermost(stack: str) -> str:
+    """Return the innermost call of a stack that faulthandler has written, or its last line."""
+    calls = [line.strip() for line in stack.splitlines() if line.strip().startswith("File ")]
+    return calls[0][:WIDTH] if calls else _last_line(stack)
+
+
 def mpi4py_failures(folder: Path) -> list[str]:
     """Return a line for each of mpi4py's tests that hung or crashed."""
     return [
-        f"{name} ({test['outcome']}, rank {test['rank']}): {_last_line(test['detail'])}"
+        f"{name} ({test['outcome']}, rank {test['rank']}): {_innermost(test['detail'])}"
         for path in sorted(folder.glob("via-*.json"))
         for module in json.loads(path.read_text())["modules"].values()
         for name, test in module["tests"].items()

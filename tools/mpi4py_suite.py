@@ -168,8 +168,11 @@ _ORDER = ("skipped", "passed", "failed", "error", "crashed", "hung")
 def _merge(tests: dict[str, dict], name: str, rank: int, outcome: str, detail: str) -> None:
     before = tests.setdefault(name, {"outcome": "skipped", "rank": rank, "detail": detail, "ranks": 0})
     before["ranks"] += 1
+    if {outcome, before["outcome"]} <= {"hung", "crashed"}:
+        before["detail"] += f"\nrank {rank}, {outcome}:\n{detail}"
     if _ORDER.index(outcome) > _ORDER.index(before["outcome"]):
-        before.update(outcome=outcome, rank=rank, detail="" if outcome == "passed" else detail)
+        both = before["detail"] if before["outcome"] in ("hung", "crashed") else detail
+        before.update(outcome=outcome, rank=rank, detail="" if outcome == "passed" else both)
 
 
 def run_module(setting: Setting, module: str) -> dict:
@@ -284,7 +287,7 @@ def _line(name: str, counts: Counter, kinds: dict[str, int], seconds: float, not
     print(f"{name:24}{counts['goal']:>9}{counts['both']:>6}{share:>6}{cells}{seconds:>7.0f}{note}")
 
 
-def show_stopped(ours: dict[str, dict], most: int = 40) -> None:
+def show_stopped(ours: dict[str, dict], most: int = 60) -> None:
     """Print the tests that hung or crashed, with what their ranks logged: the innermost calls of each thread first."""
     for module in ours.values():
         for name, test in sorted(module["tests"].items()):
