@@ -85,6 +85,8 @@ struct via_nic {
     struct via_conn *conns, *oldest_conn; /* the newest one, from which `next` leads to the oldest */
     struct via_conn *conns_by_hash[VIA_CONN_HASHES];
     uint32_t n_conns, n_refused;
+    uint32_t n_neighbours;        /* NICs of this station when last counted, for NOMATCH ... */
+    uint64_t count_neighbours_at; /* ... and when to count again, ns */
     uint32_t refused[64];         /* the last requests answered NOMATCH: a late copy of one is not accepted */
     struct via_peering *peerings; /* peer requests, oldest first */
     struct via_peer_refusal peer_refusals[VIA_PEER_REFUSALS]; /* the last refusals, to repeat them */
@@ -113,6 +115,13 @@ struct via_nic {
     uint32_t event_word;           /* futex of the waiting calls that do not sleep on data_fd ... */
     uint32_t n_followers;          /* ... and the number of calls that sleep on it */
     uint32_t thread_in_long_sleep; /* the thread is in a long sleep: wake it when the program leaves */
+
+    /* the thread's next check whether the program polls (postpone_check in engine.c) */
+    int check_fd;             /* timerfd ... */
+    uint64_t check_at;        /* ... and when it expires, ns */
+    uint64_t postponed_at;    /* when a poll last postponed it, ns ... */
+    uint64_t postponed_by;    /* ... and by how much */
+    uint64_t postponed_polls; /* `polls` then */
 
     /* asynchronous errors */
     VIP_ERROR_HANDLER handler;

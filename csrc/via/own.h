@@ -23,9 +23,10 @@ struct via_own {
     uint32_t inside;  /* the biased thread is inside */
     uint32_t revoked; /* another thread is inside or wants to enter */
     uint32_t owner;   /* the thread that holds the word; 0: none */
-    uint32_t wanted;  /* number of application threads that wait for the word */
     int no_bias;
-    uint64_t waits; /* number of times that a thread had to wait */
+    uint32_t waiting; /* threads that wait for the word ... */
+    uint32_t turns;   /* ... and the number of times that one of them got it */
+    uint64_t waits;   /* number of times that a thread had to wait */
 };
 
 /* A small number for the calling thread, never 0. */
@@ -37,7 +38,11 @@ uint32_t via_thread_id_make(void);
 void via_own_init(struct via_own *own);
 void via_own_enter_slow(struct via_own *own, int is_nic_thread);
 void via_own_leave_slow(struct via_own *own);
-/* The same for a thread that may be inside already, or if another thread never leaves. Returns 1 if the caller is
+/* Leaves and enters again, for an owner that works for long while `waiting` is not 0. Unlike the two calls, it waits
+ * until another thread has been inside: without that, a waiting thread that is not running at that moment could wait
+ * for ever. */
+void via_own_hand_over(struct via_own *own, int is_nic_thread);
+/* Like via_own_enter_slow, for a thread that may be inside already, or if another thread never leaves. Returns 1 if the caller is
  * inside now, 0 if it was inside before or `deadline` (vk_now) has passed. The bias stays unchanged. */
 int via_own_enter_until(struct via_own *own, uint64_t deadline);
 

@@ -30,7 +30,7 @@ cdef class Nic(_Resource):
           ``"go_back_n"`` drops them.
         - ``checksum`` (eth, udp), for frames that this side sends: ``"auto"`` leaves the data of long messages to UDP's
           checksum, as TCP does. ``"crc"`` covers every byte by CRC32C.
-        - ``takeover_us``: longest interval at which the NIC's thread checks whether the program has stopped polling.
+        - ``takeover_us``: time after which the NIC's thread takes over when the program has stopped polling.
 
     Raises
     ------

@@ -45,6 +45,7 @@
  */
 struct vk_pool via_conn_pool = VK_POOL_INIT(struct via_conn, 65536, next);
 
+#define COUNT_NEIGHBOURS VK_MS
 #define CANCEL_POLLS 8 /* for the CANCEL of a request that has just arrived */
 #define N_REFUSED (sizeof(((struct via_nic *)0)->refused) / sizeof(uint32_t))
 
@@ -157,12 +158,22 @@ static void note_refused(struct via_nic *nic, uint32_t request)
         nic->refused[nic->n_refused++ % N_REFUSED] = request;
 }
 
+/* Return the number of NICs of this station. Counting lists the sockets of the host, so under a flood of requests it
+ * would be all that a NIC does: the number is good for COUNT_NEIGHBOURS. */
+static uint32_t neighbours(struct via_nic *nic)
+{
+    if (nic->now >= nic->count_neighbours_at) {
+        nic->n_neighbours = (uint32_t)nic->ops->count_neighbours(nic->link);
+        nic->count_neighbours_at = nic->now + COUNT_NEIGHBOURS;
+    }
+    return nic->n_neighbours;
+}
+
 /* Refuse a request that matches no waiter, or for which there is no space. */
 static void refuse(struct via_nic *nic, const struct conn_frame *f)
 {
     note_refused(nic, f->c.request);
-    conn_reply_in_passing(nic, f, WIRE_NOMATCH, (uint32_t)nic->ops->count_neighbours(nic->link),
-                          &(struct wire_connect){.request = f->c.request}, NULL);
+    conn_reply_in_passing(nic, f, WIRE_NOMATCH, neighbours(nic), &(struct wire_connect){.request = f->c.request}, NULL);
 }
 
 /* Add a request as the newest one of the list, and to its hash chain. */

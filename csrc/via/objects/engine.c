@@ -4,9 +4,9 @@
  * A thread that polls also drives: each Done call that finds nothing polls the link once. When a program neither polls
  * nor waits, the NIC's own thread drives instead. Messages are then placed and acknowledged while the program computes.
  *
- *   the program polls            the thread reads the poll counter every tick; while it moves, the thread stays away
- *   the program polls seldom     the same, but the thread runs what is due: the program may read the clock too late
- *   the program stopped polling  the thread takes over: it drives, then sleeps on the link's file descriptor
+ *   the program polls            polls postpone the thread's next check, a timer (check_fd): the thread sleeps on
+ *   the program polls seldom     the check runs what is due: the program may read the clock too late
+ *   the program stopped polling  the check takes over: the thread drives, then sleeps on the link's file descriptor
  *   a call waits                 it spins for spin_us, then sleeps on the file descriptor itself (wait.c)
  *
  * Invariant: at most one thread (`sleeper`) sleeps on the data file descriptor, and none while a thread polls. A frame
@@ -16,12 +16,23 @@
  *
  * Deadlines: `timers_at` is the next time at which anything is due (via_timer). A sleep ends at that time at the
  * latest, and a polling thread compares it whenever it reads the clock.
+ *
+ * Postponing: a check wakes the thread, which takes a core from the program for about ten microseconds. Setting a timer
+ * anew takes some microseconds of a virtual machine, whose kernel calls the hypervisor for it. On two hosts, either at
+ * intervals of 400 us delays one round trip of short messages in 50: it is the 99th percentile. So the interval becomes
+ * longer as soon as the program has polled for some time, and a poll postpones the check when a quarter is left.
+ *
+ *      polls     | | | | | | | | | | | | | | | | |        (stop)
+ *      timer     |------------>                           set by the thread: now + tick
+ *                          |-------------->               postponed
+ *                                     |-------------->    check: no new polls, so the thread takes over
  */
 #include <errno.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include "base/atomic.h"
@@ -44,6 +55,43 @@
 #define LONG_TICK (20 * VK_MS) /* the thread's tick while a call has slept long */
 
 _Static_assert(VIA_TAKEOVER_MOST_US *VK_US < LONG_TICK, "a tick of LONG_TICK means that a call sleeps");
+
+/* ---------------------------------------------------------------- the thread's next check */
+
+/* Set the timer of the next check to `after` ns from now. The program's and the NIC's thread do it without a lock: the
+ * timer that was set last holds, and each of them is soon enough. */
+static void set_check(struct via_nic *nic, uint64_t now, uint64_t after)
+{
+    struct itimerspec t = {.it_value = {(time_t)(after / VK_SECOND), (long)(after % VK_SECOND)}};
+    vk_store_relaxed(&nic->check_at, now + after);
+    timerfd_settime(nic->check_fd, 0, &t, NULL);
+}
+
+/* Returns the shortest time between a poll and the check that follows it. */
+static uint64_t least_check(const struct via_nic *nic)
+{
+    return (nic->options.takeover_us ? nic->options.takeover_us : VIA_TAKEOVER_US) * VK_US;
+}
+
+/* Postpone the thread's check when a quarter of the interval is left: the program polls, or sleeps in a call, and both
+ * drive. Without takeover_us the interval becomes VIA_TAKEOVER_POLLING_US, and then grows by a sixteenth of the time
+ * for which the program has polled: when it stops, progress pauses for a part of that time. The interval starts again
+ * if the program polls less than once in a microsecond: then it does something else, too, or waits for a core. */
+static void postpone_check(struct via_nic *nic)
+{
+    uint64_t by = nic->postponed_by, passed = nic->now - nic->postponed_at;
+    if (nic->now + by / 4 < vk_load_relaxed(&nic->check_at))
+        return;
+    if ((nic->polls - nic->postponed_polls) * VK_US < passed)
+        by = least_check(nic);
+    else if (nic->options.takeover_us == 0 && by < VIA_TAKEOVER_STEADY_US * VK_US)
+        by = by < VIA_TAKEOVER_POLLING_US * VK_US ? VIA_TAKEOVER_POLLING_US * VK_US : by + passed / 16;
+    nic->postponed_by = by;
+    nic->postponed_at = nic->now;
+    nic->postponed_polls = nic->polls;
+    NIC_COUNT(nic, system_calls, 1);
+    set_check(nic, nic->now, by);
+}
 
 /* ---------------------------------------------------------------- driving */
 
@@ -112,8 +160,11 @@ int via_drive_rest(struct via_nic *nic, int n)
         nic->idle = 0;
     /* the clock is also read if every poll finds something */
     if (((nic->idle & (VIA_POLLS_PER_CLOCK - 1)) == 0 && (n == 0 || (nic->polls & (VIA_POLLS_PER_CLOCK - 1)) == 0)) ||
-        vk_time_is_virtual()) /* there, every time: a wait has moved the clock to the next timer */
+        vk_time_is_virtual()) { /* there, every time: a wait has moved the clock to the next timer */
         drive_by_clock(nic, n == 0);
+        if (nic->has_thread)
+            postpone_check(nic);
+    }
     return n;
 }
 
@@ -249,6 +300,8 @@ int via_sleep_on_link(struct via_nic *nic, uint32_t who, uint64_t most)
     uint64_t ns = until_due(nic, now, most);
     nic->sleeper_thread = via_thread_id_make();
     nic->sleep_until = ns == VK_NEVER ? VK_NEVER : now + ns;
+    if (who == 2 && nic->has_thread)
+        postpone_check(nic);
     vk_store_relaxed(&nic->sleeper, who); /* the NIC's thread reads it without being owner */
     int control = 0, sleeps = ns && !vk_time_is_virtual() && (nic->ops->arm == NULL || !nic->ops->arm(nic->link));
     if (sleeps) {
@@ -273,14 +326,6 @@ int via_sleep_on_link(struct via_nic *nic, uint32_t who, uint64_t most)
 
 /* ---------------------------------------------------------------- the NIC's own thread */
 
-/* Release the NIC briefly. If something were always due, a thread that waits to enter would otherwise wait forever. */
-static void step_aside(struct via_nic *nic)
-{
-    via_own_leave_slow(&nic->own);
-    sched_yield(); /* the word stays free for longer than re-entering takes */
-    via_own_enter_slow(&nic->own, 1);
-}
-
 /* The thread drives while the program neither polls nor waits. Between polls it sleeps on the data descriptor. It stops
  * when another thread's poll moves the counter, a call begins to wait, or handlers must run, which is done outside the
  * NIC. */
@@ -290,6 +335,7 @@ static void thread_drives(struct via_nic *nic)
     NIC_COUNT(nic, thread_takeovers, 1);
     uint64_t polls = nic->polls;
     uint32_t rounds = 0;
+    nic->postponed_by = least_check(nic);
     while (!nic->closing && nic->n_waiting == 0) {
         int n = nic->ops->poll(nic->link, VIA_BUDGET);
         send_what_waits(nic);
@@ -297,15 +343,12 @@ static void thread_drives(struct via_nic *nic)
             via_drive_slow(nic);
             if (nic->sleeper)
                 break;
-            if (!via_sleep_on_link(nic, 1, VK_NEVER))
-                step_aside(nic);
-        } else if (++rounds % VIA_POLLS_PER_CLOCK == 0) {
+            via_sleep_on_link(nic, 1, VK_NEVER);
+        } else if (++rounds % VIA_POLLS_PER_CLOCK == 0)
             via_drive_slow(nic); /* also under steady traffic */
-        } else if (vk_load_relaxed(&nic->own.revoked) || vk_load_relaxed(&nic->own.wanted)) {
-            /* leave and re-enter: if the program has come back, it may enter first */
-            via_own_leave_slow(&nic->own);
-            via_own_enter_slow(&nic->own, 1);
-        }
+        /* Under steady traffic, or if something is always due, a program that has come back would wait forever. */
+        if (vk_load_relaxed(&nic->own.waiting))
+            via_own_hand_over(&nic->own, 1);
         if (vk_load_relaxed(&nic->polls) != polls)
             break; /* the program polls again */
         if (via_callbacks_wait(nic))
@@ -330,31 +373,19 @@ static void run_overdue(struct via_nic *nic)
     via_own_leave_slow(&nic->own);
 }
 
-/* Returns the longest tick while the program polls. Each check wakes the thread, which takes a core from the program for
- * several microseconds. At 400 us two such threads delayed one in 27 round trips of short messages, which was the 99th
- * percentile. By default the thread therefore stays away for a sixteenth of the time for which the program has polled:
- * when it stops, progress pauses for a small part of that time. */
-static uint64_t longest_tick(const struct via_nic *nic, uint64_t polled)
-{
-    uint64_t least = VIA_TAKEOVER_US * VK_US, most = VIA_TAKEOVER_STEADY_US * VK_US;
-    if (nic->options.takeover_us != 0)
-        return nic->options.takeover_us * VK_US;
-    return polled / 16 < least ? least : polled / 16 < most ? polled / 16 : most;
-}
-
-/* The NIC's thread: every `tick` it checks whether the program drives, and takes over if it does not. Everything that
- * it reads before it enters the NIC is a single word, read relaxed: a stale value costs one tick.
+/* The NIC's thread: at every check (check_fd) it finds out whether the program drives, and takes over if it does not.
+ * Everything that it reads before it enters the NIC is a single word, read relaxed: a stale value costs one check.
  *
- *    polls moved              stay away; the tick doubles up to longest_tick()
+ *    polls moved              stay away; the tick doubles up to least_check(). Polls postpone the check further
  *    ... but a little         run_overdue()
  *    no poll, no waiting call thread_drives()
  *    a call sleeps long       LONG_TICK, until that call ends and wakes the thread (thread_in_long_sleep) */
 static void *thread_main(void *argument)
 {
     struct via_nic *nic = argument;
-    uint64_t tick = VIA_TICK, seen = 0, slept_since = 0, polling_since = vk_now(), checked_at = polling_since;
+    uint64_t least = least_check(nic), tick = VIA_TICK, seen = 0, slept_since = 0;
     prctl(PR_SET_NAME, "viakit-nic");
-    /* ns by which the kernel may delay a wake-up to coalesce timers; the default is a whole VIA_TICK. */
+    /* ns by which the kernel may delay the end of a sleep on the link; the default is a whole VIA_TICK. */
     prctl(PR_SET_TIMERSLACK, 1000ul);
     via_thread_id_make();
     while (!vk_load_acquire(&nic->closing)) {
@@ -368,7 +399,6 @@ static void *thread_main(void *argument)
             polls = vk_load_relaxed(&nic->polls);
             tick = VIA_TICK;
             slept_since = 0;
-            polling_since = vk_now();
             if (polls == seen)
                 continue; /* it stopped for handlers or a waiting call */
             /* The program polls: stay away for at least one tick. An immediate comparison would find no new poll. The
@@ -377,17 +407,12 @@ static void *thread_main(void *argument)
         } else if (polls - seen < VIA_POLLS_PER_CLOCK && !busy && vk_load_relaxed(&nic->n_waiting) == 0)
             run_overdue(nic);
         uint64_t now = vk_now();
-        /* Fewer polls than one in a microsecond: the program does something else, too, or waits for a core. */
-        if ((polls - seen) * VK_US < now - checked_at)
-            polling_since = now;
-        checked_at = now;
-        uint64_t longest = longest_tick(nic, now - polling_since);
         if (vk_load_relaxed(&nic->sleeper) == 2) {
             /* The thread stays away only during one long sleep. A series of short sleeps would also appear as one
              * sleep, since the thread runs when the program does not. But between short sleeps the program polls the
              * link. */
             slept_since = slept_since && polls == seen ? slept_since : now;
-            tick = now - slept_since > VK_MS ? LONG_TICK : longest;
+            tick = now - slept_since > VK_MS ? LONG_TICK : least;
         } else
             slept_since = 0;
         seen = polls;
@@ -400,9 +425,11 @@ static void *thread_main(void *argument)
         }
         struct pollset set;
         pollset_init(nic, &set, nic->wake_fd);
-        pollset_sleep(&set, tick);
+        set.fds[set.n++] = (struct pollfd){.fd = nic->check_fd, .events = POLLIN};
+        set_check(nic, now, tick);
+        pollset_sleep(&set, VK_NEVER);
         vk_store_relaxed(&nic->thread_in_long_sleep, 0);
-        tick = tick == LONG_TICK ? VIA_TICK : 2 * tick < longest ? 2 * tick : longest;
+        tick = tick == LONG_TICK ? VIA_TICK : 2 * tick < least ? 2 * tick : least;
         if (set.fds[1].revents) { /* only the owner may read the table: a decorator may come or go */
             via_own_enter_slow(&nic->own, 1);
             if (nic->ops->control)
@@ -417,7 +444,8 @@ static void close_descriptors(struct via_nic *nic)
 {
     vk_file_close(nic->wake_fd);
     vk_file_close(nic->waiter_fd);
-    nic->wake_fd = nic->waiter_fd = -1;
+    vk_file_close(nic->check_fd);
+    nic->wake_fd = nic->waiter_fd = nic->check_fd = -1;
 }
 
 int via_engine_start(struct via_nic *nic)
@@ -428,7 +456,9 @@ int via_engine_start(struct via_nic *nic)
     nic->control_fd = nic->limits.control_fd;
     nic->wake_fd = vk_file_own(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     nic->waiter_fd = vk_file_own(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    if (nic->wake_fd < 0 || nic->waiter_fd < 0) {
+    nic->check_fd = vk_file_own(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+    nic->postponed_by = least_check(nic);
+    if (nic->wake_fd < 0 || nic->waiter_fd < 0 || nic->check_fd < 0) {
         int error = -errno;
         close_descriptors(nic);
         return error;

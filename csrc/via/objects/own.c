@@ -69,37 +69,47 @@ __attribute__((constructor)) static void begin(void)
 
 /* ---------------------------------------------------------------- entering and leaving */
 
-#define MOST_YIELDS 100
+#define HAND_OVER_NS (20 * VK_MS) /* a waiting thread that is not scheduled for that long loses its turn */
 
-/* Take the owner word. After a short spin the processor is yielded, because the holder may be waiting for it.
- *
- * The NIC's thread lets waiting application threads take the word first. Under a flood of frames it holds the word
- * nearly always, and a thread that yields between its attempts would hardly ever find it free. The number of yields is
- * limited: application threads that contend for the NIC must not keep its thread out. */
-static void take_word(struct via_own *own, uint32_t self, int is_nic_thread)
+/* Take the owner word. After a short spin the processor is yielded, because the holder may be waiting for it. Return 0
+ * if `deadline` (vk_now) has passed. */
+static int take_word(struct via_own *own, uint32_t self, uint64_t deadline)
 {
-    unsigned spin = 0;
-    /* Relaxed: a hint. The word itself excludes. */
-    for (unsigned i = 0; is_nic_thread && i < MOST_YIELDS && vk_load_relaxed(&own->wanted); i++)
-        sched_yield();
-    for (; !vk_compare_exchange(&own->owner, 0, self); spin++) {
-        if (spin == 0 && !is_nic_thread)
-            vk_add(&own->wanted, 1);
+    int taken = vk_compare_exchange(&own->owner, 0, self);
+    if (taken)
+        return 1;
+    vk_add(&own->waiting, 1);
+    for (unsigned spin = 0; !taken && (deadline == VK_NEVER || vk_now() < deadline); spin++) {
         if (spin < 200)
             vk_pause();
         else
             sched_yield();
+        taken = vk_compare_exchange(&own->owner, 0, self);
     }
-    if (spin && !is_nic_thread)
-        vk_add(&own->wanted, -1);
-    if (spin)
+    vk_add(&own->waiting, -1);
+    if (taken) {
+        vk_store_relaxed(&own->turns, own->turns + 1);
         vk_store_relaxed(&own->waits, own->waits + 1);
+    }
+    return taken;
+}
+
+/* The holder of the word counts the turns. A number other than the one that the caller reads as owner therefore means
+ * that a waiting thread was inside. */
+void via_own_hand_over(struct via_own *own, int is_nic_thread)
+{
+    uint32_t turn = vk_load_relaxed(&own->turns);
+    via_own_leave(own);
+    uint64_t end = vk_now() + HAND_OVER_NS;
+    while (vk_load_relaxed(&own->waiting) && vk_load_relaxed(&own->turns) == turn && vk_now() < end)
+        sched_yield();
+    via_own_enter_slow(own, is_nic_thread);
 }
 
 void via_own_enter_slow(struct via_own *own, int is_nic_thread)
 {
     uint32_t self = via_thread_id_make();
-    take_word(own, self, is_nic_thread);
+    take_word(own, self, VK_NEVER);
     /* Another thread has the bias: it must not enter by its short path while this thread is inside. */
     if (own->bias != 0 && own->bias != self) {
         vk_store_release(&own->revoked, 1);
@@ -122,11 +132,8 @@ int via_own_enter_until(struct via_own *own, uint64_t deadline)
     uint32_t self = via_thread_id_make();
     if (vk_load_relaxed(&own->owner) == self || (vk_load_relaxed(&own->bias) == self && vk_load_relaxed(&own->inside)))
         return 0;
-    while (!vk_compare_exchange(&own->owner, 0, self)) {
-        if (vk_now() >= deadline)
-            return 0;
-        sched_yield();
-    }
+    if (!take_word(own, self, deadline))
+        return 0;
     show_order();
     if (own->bias == 0 || own->bias == self)
         return 1;

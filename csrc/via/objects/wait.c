@@ -149,10 +149,12 @@ static VIP_RETURN wait_long(struct via_nic *nic, unsigned long timeout_ms, int (
         }
         if (step == VK_WAIT_SPIN) {
             vk_pause();
-            if (vk_unlikely(nic->own.revoked)) { /* another thread wants to enter, and a spinning call keeps it out */
+            /* another thread wants to enter, and a spinning call keeps it out */
+            if (vk_unlikely(nic->own.revoked)) {
                 via_leave(nic);
                 via_enter(nic);
-            }
+            } else if (vk_unlikely(vk_load_relaxed(&nic->own.waiting)))
+                via_own_hand_over(&nic->own, 0);
             via_drive(nic);
             continue;
         }
