@@ -77,7 +77,8 @@ void via_complete_sends(struct via_vi *vi);
 void via_negative(struct via_vi *vi, uint32_t from);
 void via_remote_error(struct via_vi *vi, uint32_t psn, uint32_t status);
 void via_owe_ack(struct via_vi *vi, int urgent);
-void via_flush_acks(struct via_nic *nic, int all);
+enum via_acks { VIA_ACKS_OVERDUE, VIA_ACKS_URGENT, VIA_ACKS_ALL };
+void via_flush_acks(struct via_nic *nic, enum via_acks which, uint64_t last);
 void via_reliable_timers(struct via_nic *nic);
 /* Restarts the time-out: the oldest frames in flight wait from now on. */
 void via_arm_rto(struct via_vi *vi);

@@ -268,9 +268,11 @@ void via_owe_ack(struct via_vi *vi, int urgent)
     via_call_at(nic, due);
 }
 
-/* Sends the acknowledgements that no frame carried. In the middle of a message they are not urgent, because the sender
- * requests one when its window fills. So these wait for ack_delay_us, or until the NIC's threads go to sleep (all). */
-void via_flush_acks(struct via_nic *nic, int all)
+/* Sends the acknowledgements that no frame carried: those that have waited for ack_delay_us, and those that `which` adds
+ * to them. In the middle of a message they are not urgent, because the sender requests one when its window fills. If
+ * the last poll found frames, the program's reply may carry those owed since the clock was last read (`last`): they
+ * have its time, so they may only appear to be overdue. A VI is also on the list if a frame carried what it owed. */
+void via_flush_acks(struct via_nic *nic, enum via_acks which, uint64_t last)
 {
     struct via_vi *vi = nic->ack_list;
     nic->ack_list = NULL;
@@ -280,7 +282,8 @@ void via_flush_acks(struct via_nic *nic, int all)
         vi->on_ack_list = 0;
         if (vi->ack_owed && vi->state == VIP_STATE_CONNECTED) {
             uint64_t due = vi->ack_owed_at + (uint64_t)nic->options.ack_delay_us * VK_US;
-            if (all || vi->ack_owed > 1 || nic->now >= due)
+            int overdue = nic->now >= due && (which != VIA_ACKS_OVERDUE || vi->ack_owed_at < last);
+            if (which == VIA_ACKS_ALL || (which == VIA_ACKS_URGENT && vi->ack_owed > 1) || overdue)
                 via_send_ack(vi);
             if (vi->ack_owed) /* not yet, or the link was full */
                 via_owe_ack(vi, vi->ack_owed > 1);

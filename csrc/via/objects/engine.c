@@ -124,14 +124,13 @@ static void send_what_waits(struct via_nic *nic)
 
 /* Do the work that needs the current time: acknowledgements and timers. If the NIC has no thread, also run the link's
  * control function. After a poll that found frames, acknowledgements wait until they are overdue: the program's reply,
- * which comes next, carries them. Those owed since the last reading of the clock have its time, so they may only appear
- * to be overdue: they wait for the next reading. */
+ * which comes next, carries them. */
 static void drive_by_clock(struct via_nic *nic, int idle)
 {
-    uint64_t due_if_new = nic->now + (uint64_t)nic->options.ack_delay_us * VK_US;
+    uint64_t last = nic->now;
     nic->now = vk_now();
-    if (nic->acks_at != VK_NEVER && (idle || (nic->now >= nic->acks_at && nic->acks_at < due_if_new)))
-        via_flush_acks(nic, 0);
+    if (nic->acks_at != VK_NEVER && (idle || nic->now >= nic->acks_at))
+        via_flush_acks(nic, idle ? VIA_ACKS_URGENT : VIA_ACKS_OVERDUE, last);
     if (nic->now >= nic->timers_at) {
         vk_store_relaxed(&nic->timers_at, VK_NEVER);
         while (vk_unlikely(nic->n_failed_peers))
@@ -296,7 +295,7 @@ int via_sleep_on_link(struct via_nic *nic, uint32_t who, uint64_t most)
 {
     uint64_t now = nic->now = vk_now();
     if (nic->ack_list)
-        via_flush_acks(nic, 1); /* no other thread sends them during the sleep */
+        via_flush_acks(nic, VIA_ACKS_ALL, now); /* no other thread sends them during the sleep */
     uint64_t ns = until_due(nic, now, most);
     nic->sleeper_thread = via_thread_id_make();
     nic->sleep_until = ns == VK_NEVER ? VK_NEVER : now + ns;
