@@ -88,9 +88,9 @@ typedef struct {
     viakit_retransmission retransmission; /* of the frames that this NIC receives */
     viakit_checksum checksum;             /* of the frames that this NIC sends */
     /* Time after which the NIC's thread takes over when the program has stopped polling: 50 to 10000 us, other values
-     * are limited to these. 0: 400, and while the program polls 3000, growing by a sixteenth of the time for which it
-     * has polled, up to 5000. Polls postpone the thread's check a few times per interval. Each time takes a system call
-     * and sometimes a wake-up, so a longer interval is better if polling programs share cores. */
+     * are limited to these. 0: 400, and 4000 when the program has polled for some time. Polls postpone the
+     * thread's check before each interval ends. That takes a system call, and sometimes the thread wakes, so a longer
+     * interval is better if polling programs share cores. */
     VIP_UINT32 takeover_us;
 } viakit_nic_options;
 

@@ -74,23 +74,20 @@ static uint64_t least_check(const struct via_nic *nic)
 }
 
 /* Postpone the thread's check when a quarter of the interval is left: the program polls, or sleeps in a call, and both
- * drive. Without takeover_us the interval becomes VIA_TAKEOVER_POLLING_US, and then grows by a sixteenth of the time
- * for which the program has polled: when it stops, progress pauses for a part of that time. The interval starts again
- * if the program polls less than once in a microsecond: then it does something else, too, or waits for a core. */
+ * drive. Without takeover_us the interval is VIA_TAKEOVER_US first and then VIA_TAKEOVER_POLLING_US. It is the short
+ * one again if the program has polled less than once in a microsecond: then it does something else, too, or waits for a
+ * core, and progress should not pause for long when it stops. */
 static void postpone_check(struct via_nic *nic)
 {
-    uint64_t by = nic->postponed_by, passed = nic->now - nic->postponed_at;
-    if (nic->now + by / 4 < vk_load_relaxed(&nic->check_at))
+    if (nic->now + nic->postponed_by / 4 < vk_load_relaxed(&nic->check_at))
         return;
-    if ((nic->polls - nic->postponed_polls) * VK_US < passed)
-        by = least_check(nic);
-    else if (nic->options.takeover_us == 0 && by < VIA_TAKEOVER_STEADY_US * VK_US)
-        by = by < VIA_TAKEOVER_POLLING_US * VK_US ? VIA_TAKEOVER_POLLING_US * VK_US : by + passed / 16;
-    nic->postponed_by = by;
+    int seldom = (nic->polls - nic->postponed_polls) * VK_US < nic->now - nic->postponed_at;
+    uint64_t polling = nic->options.takeover_us ? least_check(nic) : VIA_TAKEOVER_POLLING_US * VK_US;
+    nic->postponed_by = seldom ? least_check(nic) : polling;
     nic->postponed_at = nic->now;
     nic->postponed_polls = nic->polls;
     NIC_COUNT(nic, system_calls, 1);
-    set_check(nic, nic->now, by);
+    set_check(nic, nic->now, nic->postponed_by);
 }
 
 /* ---------------------------------------------------------------- driving */
