@@ -324,8 +324,8 @@ int via_sleep_on_link(struct via_nic *nic, uint32_t who, uint64_t most)
 
 /* The thread drives while the program neither polls nor waits. Between polls it sleeps on the data descriptor. It stops
  * when another thread's poll moves the counter, a call begins to wait, or handlers must run, which is done outside the
- * NIC. */
-static void thread_drives(struct via_nic *nic)
+ * NIC: then it returns 1. */
+static int thread_drives(struct via_nic *nic)
 {
     via_own_enter_slow(&nic->own, 1);
     NIC_COUNT(nic, thread_takeovers, 1);
@@ -350,7 +350,9 @@ static void thread_drives(struct via_nic *nic)
         if (via_callbacks_wait(nic))
             break;
     }
+    int callbacks = via_callbacks_wait(nic);
     via_own_leave_slow(&nic->own);
+    return callbacks;
 }
 
 /* Run timers and acknowledgements of a program that polls, but less than VIA_POLLS_PER_CLOCK times between two checks
@@ -391,12 +393,14 @@ static void *thread_main(void *argument)
         /* A thread inside the NIC is driving, however long it takes: it may be sending a large message. */
         int busy = vk_load_relaxed(&nic->own.inside) || vk_load_relaxed(&nic->own.owner);
         if (polls == seen && !busy && vk_load_relaxed(&nic->n_waiting) == 0) {
-            thread_drives(nic);
+            int callbacks = thread_drives(nic);
             polls = vk_load_relaxed(&nic->polls);
             tick = VIA_TICK;
             slept_since = 0;
-            if (polls == seen)
-                continue; /* it stopped for handlers or a waiting call */
+            /* It stopped for handlers or a waiting call. The wake-up for the handlers has been consumed, and a program
+             * that polls would postpone the next one again and again. */
+            if (polls == seen || callbacks)
+                continue;
             /* The program polls: stay away for at least one tick. An immediate comparison would find no new poll. The
              * thread would take over again and arm the link, and every message to a polling program would cost a
              * wake-up. */
