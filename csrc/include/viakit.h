@@ -88,7 +88,7 @@ typedef struct {
     viakit_retransmission retransmission; /* of the frames that this NIC receives */
     viakit_checksum checksum;             /* of the frames that this NIC sends */
     /* Time after which the NIC's thread takes over when the program has stopped polling: 50 to 10000 us, other values
-     * are limited to these. 0: 400, and 4000 when the program has polled for some time. Polls postpone the
+     * are limited to these. 0: 400, and up to 3200 while the program polls. Polls postpone the
      * thread's check before each interval ends. That takes a system call, and sometimes the thread wakes, so a longer
      * interval is better if polling programs share cores. */
     VIP_UINT32 takeover_us;

@@ -12,7 +12,7 @@
 #define VIA_POLLS_PER_CLOCK 64 /* idle polls between two readings of the clock */
 #define VIA_TAKEOVER_LEAST_US 50
 #define VIA_TAKEOVER_US 400          /* the default, for a program that has just begun to poll ... */
-#define VIA_TAKEOVER_POLLING_US 4000 /* ... and for one that has polled for three quarters of that time */
+#define VIA_TAKEOVER_POLLING_US 3200 /* ... and for one that has polled for some ms: doubled three times */
 #define VIA_TAKEOVER_MOST_US 10000   /* an upper bound: until then no thread drives the NIC */
 /* The NIC's thread checks at this interval whether the program polls; less often while it does. */
 #define VIA_TICK (VIA_TAKEOVER_LEAST_US * VK_US)

@@ -273,7 +273,10 @@ def test_all_lessons_run_and_saved_leave_the_sources_clean(page, jupyter):
 
 def all_cells_ran(kept: Path) -> bool:
     """Whether each code cell of a saved notebook was run. JupyterLab may have saved it before, in the middle."""
-    cells = json.loads(kept.read_text())["cells"] if kept.exists() else []
+    try:
+        cells = json.loads(kept.read_text())["cells"]
+    except (FileNotFoundError, json.JSONDecodeError):  # not saved yet, or JupyterLab is writing it
+        return False
     counts = [cell["execution_count"] for cell in cells if cell["cell_type"] == "code"]
     return bool(counts) and None not in counts
 

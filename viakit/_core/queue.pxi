@@ -191,6 +191,7 @@ cdef class _WorkQueue:
                     operation="VipRecvWait" if recv else "VipSendWait")
         descriptor = self.taken(vi, code, c)
         if descriptor is None:
+            _end_thread()  # the interpreter exits, and another thread has drained the queue
             raise _errors.InvalidStateError(f"no {self.kind()} is posted on {vi!r}; post one before waiting")
         if c.CS.Status & VIP_STATUS_ERROR_MASK:
             raise _completion_error(descriptor, vi)

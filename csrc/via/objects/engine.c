@@ -74,16 +74,19 @@ static uint64_t least_check(const struct via_nic *nic)
 }
 
 /* Postpone the thread's check when a quarter of the interval is left: the program polls, or sleeps in a call, and both
- * drive. Without takeover_us the interval is VIA_TAKEOVER_US first and then VIA_TAKEOVER_POLLING_US. It is the short
- * one again if the program has polled less than once in a microsecond: then it does something else, too, or waits for a
- * core, and progress should not pause for long when it stops. */
+ * drive. Without takeover_us the interval doubles each time, from VIA_TAKEOVER_US to VIA_TAKEOVER_POLLING_US: when the
+ * program stops, progress pauses for no more than twice the time for which it has polled. The interval is the shortest
+ * again if the program has polled less than once in a microsecond: then it does something else, too, or waits for a
+ * core. */
 static void postpone_check(struct via_nic *nic)
 {
     if (nic->now + nic->postponed_by / 4 < vk_load_relaxed(&nic->check_at))
         return;
     int seldom = (nic->polls - nic->postponed_polls) * VK_US < nic->now - nic->postponed_at;
-    uint64_t polling = nic->options.takeover_us ? least_check(nic) : VIA_TAKEOVER_POLLING_US * VK_US;
-    nic->postponed_by = seldom ? least_check(nic) : polling;
+    if (seldom)
+        nic->postponed_by = least_check(nic);
+    else if (nic->options.takeover_us == 0 && nic->postponed_by < VIA_TAKEOVER_POLLING_US * VK_US)
+        nic->postponed_by *= 2;
     nic->postponed_at = nic->now;
     nic->postponed_polls = nic->polls;
     NIC_COUNT(nic, system_calls, 1);
