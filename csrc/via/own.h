@@ -42,8 +42,8 @@ void via_own_leave_slow(struct via_own *own);
  * until another thread has been inside: without that, a waiting thread that is not running at that moment could wait
  * for ever. */
 void via_own_hand_over(struct via_own *own, int is_nic_thread);
-/* Like via_own_enter_slow, for a thread that may be inside already, or if another thread never leaves. Returns 1 if the caller is
- * inside now, 0 if it was inside before or `deadline` (vk_now) has passed. The bias stays unchanged. */
+/* Like via_own_enter_slow, for a thread that may be inside already, or if another thread never leaves. Returns 1 if the
+ * caller is inside now, 0 if it was inside before or `deadline` (vk_now) has passed. The bias stays unchanged. */
 int via_own_enter_until(struct via_own *own, uint64_t deadline);
 
 static inline void via_own_enter(struct via_own *own)
