@@ -48,14 +48,15 @@ class Case:
 
 
 def of_meson(name: str, cases: list[str], build: Path) -> Case | None:
-    """Return the C test of this name, or None if meson has no such test in *build*."""
+    """Return the C test of this name, or None if meson has no such test in *build*. *cases* replace meson's own."""
     meson = CHECKOUT / ".venv" / "bin" / "meson"
     listed = subprocess.run([str(meson), "introspect", "--tests", str(build)], capture_output=True, text=True)
     if listed.returncode:
         raise SystemExit(f"{build} is not configured: run `tools/ctest plain --list` first")
     for test in json.loads(listed.stdout):
         if test["name"] == name:
-            return Case([*test["cmd"], *cases], build, test["timeout"], test["env"])
+            program_and_link = test["cmd"][:2]
+            return Case([*(program_and_link if cases else test["cmd"]), *cases], build, test["timeout"], test["env"])
     return None
 
 

@@ -49,3 +49,11 @@ def test_frames_of_a_run_that_fails_are_kept(tmp_path, monkeypatch):
 def test_a_test_that_does_not_exist_is_an_error(monkeypatch):
     monkeypatch.setattr(repeat, "of_meson", lambda *words: None)
     assert repeat.main(["no such test"]) == 2
+
+
+def test_cases_replace_those_that_meson_names(monkeypatch):
+    listed = '[{"name": "life shm", "cmd": ["test_life", "shm", "stopped", "left"], "timeout": 60, "env": {}}]'
+    answer = repeat.subprocess.CompletedProcess([], 0, stdout=listed, stderr="")
+    monkeypatch.setattr(repeat.subprocess, "run", lambda *words, **options: answer)
+    assert repeat.of_meson("life shm", ["closed"], Path("build")).command == ["test_life", "shm", "closed"]
+    assert repeat.of_meson("life shm", [], Path("build")).command == ["test_life", "shm", "stopped", "left"]
