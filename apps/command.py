@@ -52,6 +52,11 @@ _COMMON: tuple[click.Option, ...] = (
         metavar="F",
         help="Write the activity of each rank over time: .json for Perfetto, or a picture (.png, .svg, .pdf).",
     ),
+    click.Option(
+        ["--profile"],
+        is_flag=True,
+        help="Show the calls of the message library: how many, their time, how much of it they waited, their bytes.",
+    ),
     click.Option(["--quiet", "-q"], is_flag=True, help="No progress, no table."),
 )
 
@@ -167,6 +172,7 @@ def _main(
     repeat: int,
     json_file: str | None,
     trace_file: str | None,
+    profile: bool,
     quiet: bool,
     **options: Any,
 ) -> int:
@@ -210,7 +216,9 @@ def _main(
         with _progress(application.name, first and not quiet, repeat) as on_progress:
             kept = -math.inf
             for number in range(repeat):
-                one = harness.run(application, problem, comm, trace=trace_file is not None, on_progress=on_progress)
+                one = harness.run(
+                    application, problem, comm, trace=trace_file is not None, profile=profile, on_progress=on_progress
+                )
                 runs += [] if one is None else [one]
                 now = time.monotonic()
                 if runs and number + 1 < repeat and json_file not in (None, "-") and now - kept >= _KEEP_S:

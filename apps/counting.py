@@ -81,7 +81,7 @@ class _Request:
         real: Any,
         phases: Phases,
         arrive: Callable[[int, int], None] | None = None,
-        depart: Callable[[], None] | None = None,
+        depart: Callable[[], int] | None = None,
         status: Callable[[], Any] | None = None,
     ) -> None:
         self._real, self._phases, self._arrive, self._depart = real, phases, arrive, depart
@@ -96,6 +96,7 @@ class _Request:
             done = self._real.Wait(status) if status is not None else self._real.Wait()
         finally:
             self._phases.leave()
+            self._phases.call_made("Wait, receive" if self._arrive is not None else "Wait, send")
         self._completed(status)
         return bool(done)
 
@@ -110,13 +111,15 @@ class _Request:
 
     def Start(self) -> None:  # noqa: N802
         """Start a persistent request."""
+        nbytes = 0
         self._phases.enter(SEND if self._depart is not None else RECEIVE)
         try:
             if self._depart is not None:
-                self._depart()
+                nbytes = self._depart()
             self._real.Start()
         finally:
             self._phases.leave()
+            self._phases.call_made("Start, receive" if self._depart is None else "Start, send", nbytes)
 
     def _completed(self, status: Any) -> None:
         if self._arrive is not None and self._phases.trace and status is not None:
@@ -159,46 +162,48 @@ class Counting:
 
     # ------------------------------------------------------------ counting
 
-    def _sent(self, spec: Any, dest: int, tag: int) -> None:
+    def _sent(self, spec: Any, dest: int, tag: int) -> int:
         if dest < 0:  # PROC_NULL
-            return
+            return 0
         phases, nbytes = self.phases, nbytes_of(spec)
         phases.count(1, nbytes)
         if phases.trace:
             number = next(self._numbers[True, dest, tag])  # also of those that are not kept: both ends count alike
             if phases.tracing:
                 phases.sent.append(Message(dest, tag, nbytes, clock_ns(), number))
+        return nbytes
 
     def _arrived(self, source: int, tag: int) -> None:
         if source >= 0:
             number = next(self._numbers[False, source, tag])
             if self.phases.tracing:
                 self.phases.received.append(Message(source, tag, 0, clock_ns(), number))
+                if self.phases.made is not None:
+                    self.phases.made.arrived(source, tag, number)
 
-    def _call(self, state: int, call: Callable[..., Any], *args: Any) -> Any:
+    def _call(self, state: int, call: Callable[..., Any], *args: Any, nbytes: int = 0) -> Any:
         phases = self.phases
         phases.enter(state)
         try:
             return call(*args)
         finally:
             phases.leave()
+            phases.call_made(call.__name__, nbytes)
 
     # ------------------------------------------------------------ between two ranks
 
     def Send(self, buf: Any, dest: int, tag: int = 0) -> None:  # noqa: N802
         """Send a buffer; return when it may be modified."""
-        self._sent(buf, dest, tag)
-        self._call(SEND, self.real.Send, buf, dest, tag)
+        self._call(SEND, self.real.Send, buf, dest, tag, nbytes=self._sent(buf, dest, tag))
 
     def Ssend(self, buf: Any, dest: int, tag: int = 0) -> None:  # noqa: N802
         """Send a buffer; return after the matching receive has started."""
-        self._sent(buf, dest, tag)
-        self._call(SEND, self.real.Ssend, buf, dest, tag)
+        self._call(SEND, self.real.Ssend, buf, dest, tag, nbytes=self._sent(buf, dest, tag))
 
     def Isend(self, buf: Any, dest: int, tag: int = 0) -> _Request:  # noqa: N802
         """Start to send a buffer."""
-        self._sent(buf, dest, tag)
-        return _Request(self._call(SEND, self.real.Isend, buf, dest, tag), self.phases)
+        nbytes = self._sent(buf, dest, tag)
+        return _Request(self._call(SEND, self.real.Isend, buf, dest, tag, nbytes=nbytes), self.phases)
 
     def Send_init(self, buf: Any, dest: int, tag: int = 0) -> _Request:  # noqa: N802
         """Create a persistent request for a send."""
@@ -245,8 +250,8 @@ class Counting:
         recvtag = self._any_tag if recvtag is None else recvtag
         if status is None and self.phases.trace:
             status = self._new_status()
-        self._sent(sendbuf, dest, sendtag)
-        self._call(RECEIVE, self.real.Sendrecv, sendbuf, dest, sendtag, recvbuf, source, recvtag, status)
+        nbytes = self._sent(sendbuf, dest, sendtag)
+        self._call(RECEIVE, self.real.Sendrecv, sendbuf, dest, sendtag, recvbuf, source, recvtag, status, nbytes=nbytes)
         if self.phases.trace:
             self._arrived(status.Get_source(), status.Get_tag())
 
@@ -260,12 +265,14 @@ class Counting:
         call, count = getattr(self.real, name), _COLLECTIVES[name]
 
         def counted(*args: Any, **kwargs: Any) -> Any:
-            self.phases.count(*count(self, *args, **kwargs))
+            messages, nbytes = count(self, *args, **kwargs)
+            self.phases.count(messages, nbytes)
             self.phases.enter(COLLECTIVE)
             try:
                 return call(*args, **kwargs)
             finally:
                 self.phases.leave()
+                self.phases.call_made(name, nbytes)
 
         counted.__name__, counted.__doc__ = name, call.__doc__
         self.__dict__[name] = counted  # so that the next call finds it at once

@@ -389,6 +389,7 @@ APPLICATION = harness.Application(
     memory=lambda problem, ranks: 0,
     describe=describe,
     summary=summary,
+    operations=lambda problem: 2.0 * problem.pairs,  # random numbers
 )
 
 

@@ -31,6 +31,7 @@ program NPB 3; Lobosco and others.
 from __future__ import annotations
 
 import ctypes
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -472,6 +473,12 @@ def beside(quick: bool = False) -> Iterator[Case]:
         yield Case(f"FT {klass}: {n1} x {n2} x {n3}, {what.iterations} iterations", kernel, plain, agree)
 
 
+def operations(what: Problem) -> float:
+    """Return the floating-point operations by the benchmark's formula (NPB 3, FT)."""
+    log = math.log(what.n)
+    return what.n * (14.8157 + 7.19641 * log + (5.23518 + 7.21113 * log) * what.iterations)
+
+
 APPLICATION = harness.Application(
     "fft",
     "3-D FFT (NPB FT)",
@@ -490,6 +497,7 @@ APPLICATION = harness.Application(
         f"{what.iterations} iterations"
     ),
     summary=lambda what, outcome: {"elements": what.n, "transforms": LIBRARY},
+    operations=operations,
 )
 
 

@@ -28,6 +28,7 @@ import importlib
 import math
 import os
 import resource
+import socket
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -35,6 +36,7 @@ from typing import Any
 
 import click
 
+from viakit.apps import profile as profiles
 from viakit.apps.counting import Counting
 from viakit.apps.phases import STATES, Phases
 from viakit.base.words import counted
@@ -165,6 +167,8 @@ class Application:
         ``describe(problem)``: one line. Default: the problem's repr.
     summary : callable, optional
         ``summary(problem, outcome)``: figures to print and store, by name.
+    operations : callable, optional
+        ``operations(problem)``: number of the benchmark's own operations in the measured part, for Mop/s.
     """
 
     name: str
@@ -177,6 +181,7 @@ class Application:
     memory: Callable[[Any, int], int] | None = None
     describe: Callable[[Any], str] = repr
     summary: Callable[[Any, Any], dict[str, Any]] | None = None
+    operations: Callable[[Any], float] | None = None
 
 
 def module_of(name: str) -> str:
@@ -329,8 +334,10 @@ class RankReport:
         Process number.
     began_ns : int
         Start of the measured part on the machine's monotonic clock.
-    intervals, sent, received : list
-        Records of a traced run, otherwise empty.
+    intervals, sent, received, calls : list
+        Records of a traced or profiled run, otherwise empty.
+    boot : str
+        Identity of the running kernel, whose clock the times are of; only of a profiled run.
     """
 
     rank: int
@@ -345,6 +352,8 @@ class RankReport:
     intervals: list[Any] = field(default_factory=list, repr=False)
     sent: list[Any] = field(default_factory=list, repr=False)
     received: list[Any] = field(default_factory=list, repr=False)
+    calls: list[profiles.Call] = field(default_factory=list, repr=False)
+    boot: str = ""
 
     @property
     def communication_s(self) -> float:
@@ -359,6 +368,7 @@ class Run:
     ranks: list[RankReport]
     checks: list[Check]
     outcome: Any = field(repr=False)
+    calls: list[dict[str, profiles.Summary]] = field(default_factory=list)  # of each rank, by name; only of a profile
 
     @property
     def wall_s(self) -> float:
@@ -382,6 +392,7 @@ def run(
     *,
     copies: bool = False,
     trace: bool = False,
+    profile: bool = False,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Run | None:
     """Run an application once, and verify its result.
@@ -400,6 +411,8 @@ def run(
         parallel program with the same number of ranks can be expected to be faster. The result of rank 0 is verified.
     trace : bool
         Record intervals and messages.
+    profile : bool
+        Record the calls of each rank, for :attr:`Run.calls`.
     on_progress : callable, optional
         Called with the completed and the total amount.
 
@@ -409,11 +422,11 @@ def run(
         The run on rank 0, None on other ranks.
     """
     if comm is None:
-        phases = Phases(trace, on_progress)
+        phases = Phases(trace, on_progress, profile=profile)
         outcome = application.serial(problem, phases)
         phases.end()
         return Run([_report(0, phases)], application.verify(problem, outcome), outcome)
-    phases = Phases(trace, on_progress)
+    phases = Phases(trace, on_progress, profile=profile)
     comm.Barrier()
     phases.begin()
     if copies:
@@ -424,7 +437,15 @@ def run(
     reports = comm.gather(_report(comm.Get_rank(), phases), root=0)
     if reports is None:
         return None
-    return Run(reports, application.verify(problem, outcome), outcome)
+    calls = profiles.summaries(reports, len({one.boot for one in reports}) == 1) if profile else []
+    return Run(reports, application.verify(problem, outcome), outcome, calls)
+
+
+def _boot() -> str:
+    """Return the identity of the running kernel: processes with the same one have the same monotonic clock."""
+    with contextlib.suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return socket.gethostname()
 
 
 def _report(rank: int, phases: Phases) -> RankReport:
@@ -441,6 +462,7 @@ def _report(rank: int, phases: Phases) -> RankReport:
         phases.intervals,
         phases.sent,
         phases.received,
+        *((phases.made.calls, _boot()) if phases.made is not None else ()),
     )
 
 

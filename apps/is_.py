@@ -581,6 +581,7 @@ APPLICATION = harness.Application(
         f"ranked {what.iterations + 1} time{'s' * (what.iterations + 1 != 1)}"
     ),
     summary=lambda what, outcome: {"keys": what.n_keys, "algorithm": what.algorithm, "sum of keys": outcome.key_sum},
+    operations=lambda what: float(what.n_keys * (what.iterations + 1)),  # keys ranked, those of the warm-up included
 )
 
 

@@ -23,6 +23,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from viakit import _core
+from viakit.apps.profile import Made
 
 __all__ = ["STATES", "Interval", "Message", "Phases"]
 
@@ -74,6 +75,8 @@ class Phases:
     ----------
     trace : bool
         Record every interval and both ends of every message.
+    profile : bool
+        Record every call of the communicator and both ends of every message.
     on_progress : callable, optional
         Called by :meth:`progress` with the completed and the total amount.
 
@@ -88,10 +91,15 @@ class Phases:
         CPU time of the calling thread for computation: the work of a rank, however many ranks share its core.
     intervals, sent, received : list
         With `trace`: :class:`Interval` in order; :class:`Message` in the order of sends and of receives.
+    made : viakit.apps.profile.Made or None
+        With `profile`: the calls in order; `sent` and `received` are recorded, too.
     """
 
-    def __init__(self, trace: bool = False, on_progress: Callable[[int, int], None] | None = None) -> None:
-        self.trace = trace
+    def __init__(
+        self, trace: bool = False, on_progress: Callable[[int, int], None] | None = None, *, profile: bool = False
+    ) -> None:
+        self.trace = trace or profile
+        self._with_intervals, self._profile = trace, profile
         self._on_progress = on_progress
         # On a described machine: its time for the computation of one second of this processor.
         self._factor = float(os.environ.get(COMPUTING, "0")) if _core.time_is_virtual() else 0.0
@@ -107,12 +115,13 @@ class Phases:
         self.intervals: list[Interval] = []
         self.sent: list[Message] = []
         self.received: list[Message] = []
+        self.made = Made() if self._profile else None
         self.wall_s = self.cpu_s = 0.0
         self._work_ns = 0
         self._open = True
         self._cpu_ns = time.process_time_ns()
         self._worked = _thread_clock()
-        self._began = self._since = clock_ns()
+        self._began = self._since = self._entered = clock_ns()
 
     def end(self) -> None:
         """End the measured part; another call has no effect."""
@@ -152,12 +161,18 @@ class Phases:
     def enter(self, state: int) -> None:
         """Enter a state (an index into :data:`STATES`) until :meth:`leave`."""
         self._switch()
+        self._entered = self._since
         self._stack.append(state)
 
     def leave(self) -> None:
         """Return to the state before :meth:`enter`."""
         self._switch()
         self._stack.pop()
+
+    def call_made(self, name: str, nbytes: int = 0) -> None:
+        """Record a call that :meth:`leave` has just ended, and the bytes that it sent; only with `profile`."""
+        if self.made is not None and self._open:
+            self.made.add(name, max(self._entered, self._began), self._since, nbytes)
 
     def _switch(self) -> None:
         worked = _thread_clock()
@@ -169,13 +184,13 @@ class Phases:
             self._ns[state] += now - self._since
             if state == COMPUTE:
                 self._work_ns += worked - self._worked
-            if self.trace and now > self._since:
+            if self._with_intervals and now > self._since:
                 self.intervals.append(Interval(state, self._since, now))
         self._since, self._worked = now, worked
 
     @property
     def tracing(self) -> bool:
-        """Whether messages are recorded: with `trace`, in the measured part."""
+        """Whether messages are recorded: with `trace` or `profile`, in the measured part."""
         return self.trace and self._open
 
     def count(self, messages: int, nbytes: int) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from typing import TYPE_CHECKING, Any
 
+from viakit.apps import profile
 from viakit.apps.harness import COMMAND, Application, RankReport, Run, as_dict
 from viakit.apps.phases import STATES
 from viakit.base.sheet import sheet
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-__all__ = ["check_files", "point", "series", "table", "verdict", "write_report"]
+__all__ = ["check_files", "point", "rate", "series", "table", "verdict", "write_report"]
 
 WIDE = 130  # columns of a terminal for one table of a run; a narrower one gets two tables
 MOST_ROWS = 16  # For more ranks the table shows the minimum, the median and the maximum instead.
@@ -89,18 +90,27 @@ def series(
         "level": "python",
         "problem": _plain(asdict(problem)) if is_dataclass(problem) and not isinstance(problem, type) else str(problem),
         "summary": _plain(summary),
+        "operations": None if application.operations is None else application.operations(problem),
         "info": info,
         "runs": [
             {
                 "wall_s": one.wall_s,
                 "ok": one.ok,
                 "checks": [_plain(as_dict(check)) for check in one.checks],
-                "ranks": [as_dict(report) for report in one.ranks],
+                "ranks": [_rank(one, i) for i in range(len(one.ranks))],
             }
             for one in runs
         ],
         "points": [point([one.wall_s for one in runs])],
     }
+
+
+def _rank(one: Run, i: int) -> dict[str, Any]:
+    """Return a rank's report for a result file, with the calls of a profile."""
+    made = as_dict(one.ranks[i])
+    if one.calls:
+        made["calls"] = {name: each.as_dict() for name, each in one.calls[i].items()}
+    return made
 
 
 def point(walls_s: Sequence[float]) -> dict[str, Any]:
@@ -215,13 +225,28 @@ def middle(runs: Sequence[Run]) -> Run:
     return sorted(runs, key=lambda one: one.wall_s)[(len(runs) - 1) // 2]
 
 
-def show_runs(runs: Sequence[Run], summary: Mapping[str, Any], console: Console) -> None:
+def rate(operations: float | None, one: Run) -> str | None:
+    """Return a run's million operations per second as text, by all ranks and by each; None without operations."""
+    if not operations or not one.wall_s:
+        return None
+    mops, ranks = operations / one.wall_s / 1e6, len(one.ranks)
+    return f"{mops:.4g}" + (f", {mops / ranks:.4g} by each rank" if ranks > 1 else "")
+
+
+def show_runs(
+    runs: Sequence[Run], summary: Mapping[str, Any], console: Console, operations: float | None = None
+) -> None:
     """Print the run with the median time as a table, its summary, the spread of times, and the verdict."""
     median = middle(runs)
     for part in table(median, console.width):
         console.print(part)
+    if any(median.calls):
+        console.print(profile.table(profile.total(median.calls), sum(one.wall_s for one in median.ranks)))
     for key, value in summary.items():
         console.print(f"{key}: {value}", markup=False)
+    mops = rate(operations, median)
+    if mops is not None:
+        console.print(f"Mop/s: {mops}", markup=False)
     if len(runs) > 1:
         walls = [one.wall_s for one in runs]
         console.print(
@@ -271,7 +296,8 @@ def write_report(
         console = _console()
         console.print(_title(application, problem, protocol, median), markup=False, style="bold")
         summary = application.summary
-        show_runs(runs, {} if summary is None else summary(problem, median.outcome), console)
+        operations = None if application.operations is None else application.operations(problem)
+        show_runs(runs, {} if summary is None else summary(problem, median.outcome), console, operations)
         ranks, cores = len(median.ranks), _cores()
         if ranks > cores:
             console.print(

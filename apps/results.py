@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from viakit.apps import speedup_report
 from viakit.apps.harness import Check, RankReport, Run
 from viakit.apps.phases import STATES
+from viakit.apps.profile import Summary
 from viakit.apps.reporting import show_runs
 from viakit.apps.speedup import PROBLEMS, rows
 from viakit.base.words import counted
@@ -37,7 +38,8 @@ def run_of(said: Mapping[str, Any]) -> Run:
         took = one["wall_s"], one["cpu_s"], seconds
         work_s = one.get("work_s", 0.0)
         reports.append(RankReport(one["rank"], *took, one["messages"], one["nbytes"], work_s=work_s))
-    return Run(reports, checks, None)
+    calls = [{name: Summary(**each) for name, each in one.get("calls", {}).items()} for one in said["ranks"]]
+    return Run(reports, checks, None, calls)
 
 
 def _of_speedup(document: Mapping[str, Any]) -> bool:
@@ -80,7 +82,7 @@ def _show_series(document: Document, console: Console) -> None:
         if not runs:
             console.print("the result has no finished run")
             continue
-        show_runs(runs, one.get("summary", {}), console)
+        show_runs(runs, one.get("summary", {}), console, one.get("operations"))
 
 
 def _panels(

@@ -59,23 +59,24 @@ class Problem:
     label: str
     application: str
     title: str
-    words: tuple[str, ...]  # arguments of the application: as in the paper
+    words: tuple[str, ...]  # arguments of the application: sizes as in the paper
     quick: tuple[str, ...]  # and a small problem instead
+    program: tuple[str, ...] = ()  # arguments for the paper's program, where viakit's default is another one
 
 
 PROBLEMS: dict[str, Problem] = {
     one.label: one
     for one in (
-        Problem("ep", "ep", "EP", ("--class", "A"), ("--class", "S")),
+        Problem("ep", "ep", "EP", ("--class", "A"), ("--class", "S"), ("--report", "counts")),
         Problem(
             "sor-zero", "sor", "SOR-Zero",
             ("--size", "4096", "--iterations", "50", "--init", "zero"),
-            ("--size", "2048", "--iterations", "50", "--init", "zero"),
+            ("--size", "2048", "--iterations", "50", "--init", "zero"), ("--variant", "paper"),
         ),
         Problem(
             "sor-nonzero", "sor", "SOR-Nonzero",
             ("--size", "4096", "--iterations", "50", "--init", "nonzero"),
-            ("--size", "2048", "--iterations", "50", "--init", "nonzero"),
+            ("--size", "2048", "--iterations", "50", "--init", "nonzero"), ("--variant", "paper"),
         ),
         Problem("water-288", "water", "Water-288", ("--molecules", "288"), ("--molecules", "216")),
         Problem("water-1728", "water", "Water-1728", ("--molecules", "1728"), ("--molecules", "512")),
@@ -237,8 +238,10 @@ class _Rounds:
         errors: list[dict[str, Any]] | None = None,
         kernels: str = "compiled",
         described: _Described | None = None,
+        profile: bool = False,
     ) -> None:
         self.described = described
+        self.more = ["--profile"] if profile else []
         self.problems, self.wire, self.scale = problems, wire, "small" if quick else "paper"
         self.environment = {VARIABLE: kernels}
         self.series: dict[tuple[str, str, int], dict[str, Any]] = {}
@@ -249,7 +252,7 @@ class _Rounds:
         """Run a job and store its results."""
         with tempfile.TemporaryDirectory(prefix="viakit-speedup-") as scratch:
             path = os.path.join(scratch, "made.json")
-            words = ["-m", "viakit.apps.turns", json.dumps(self.problems), "--json", path, *job.words]
+            words = ["-m", "viakit.apps.turns", json.dumps(self.problems), "--json", path, *job.words, *self.more]
             wire = job.wire(self.wire)
             with open(os.path.join(scratch, "out"), "w+b") as out, open(os.path.join(scratch, "err"), "w+b") as err:
                 try:
@@ -340,6 +343,18 @@ def _turns_of(turns: Turns, entries: Sequence[_Job], rounds: int, taken: _Rounds
             yield job, number
 
 
+def _problems(
+    labels: Sequence[str], problem: Sequence[str] | None, quick: bool, paper_programs: bool
+) -> list[tuple[str, str, list[str]]]:
+    """Return label, application and arguments of each problem; *problem* replaces the arguments for its size."""
+    found = []
+    for label in labels:
+        one = PROBLEMS[label]
+        words = problem or (one.quick if quick else one.words)
+        found.append((label, one.application, [*words, *(one.program if paper_programs else ())]))
+    return found
+
+
 def measure(
     labels: Sequence[str],
     *,
@@ -355,6 +370,8 @@ def measure(
     kernels: str = "compiled",
     machine: str | None = None,
     computing: float | None = None,
+    paper_programs: bool = False,
+    profile: bool = False,
     seed: int | None = None,
     command: str | None = None,
     on_progress: Callable[[float, str], None] | None = None,
@@ -370,10 +387,8 @@ def measure(
         "via", "bip", "tcp", "mpi" (every installed MPI library), "mpi:openmpi", "mpi:mpich", "copies". The last one
         runs a serial program on each rank at once, which shows the cost of sharing the machine. Also policies of
         the message engine, "mpich-p4", "tcp:mpich-p4" or "via,eager_limit=64K", over the channel that they are for.
-    ranks : sequence of int
-        Numbers of ranks.
-    rounds : int
-        Number of runs of each job.
+    ranks, rounds
+        Numbers of ranks, and number of runs of each job.
     quick : bool
         Small problems instead of the paper's.
     hosts, python, mtu, rate
@@ -383,8 +398,10 @@ def measure(
     kernels : {"compiled", "numpy"}
         Kernels of all programs (:mod:`viakit.apps.kernels`).
     machine, computing
-        Described machine of the parallel programs, from two ranks on, and its seconds for one second of computing here
-        (default: its ``compute.factor``). The serial programs run here, and their CPU time is multiplied.
+        Described machine of the parallel programs, and its seconds for one second of computing here (default: its
+        ``compute.factor``). The serial programs run here, and their CPU time is multiplied.
+    paper_programs, profile : bool
+        The paper's programs: SOR waits for its rows, EP sends counts only. Record all calls (viakit.apps.profile).
     seed, command
         Seed of the order within the rounds, and command line for the result (default: that of this process).
     on_progress : callable, optional
@@ -395,24 +412,21 @@ def measure(
     Returns
     -------
     dict
-        A ``viakit.result/1`` of applications; each series has a ``label``. After an interrupt (Ctrl-C) it has the
-        measurements so far, with ``complete`` false. A job that fails is not run again; ``errors`` gives the reason.
+        A ``viakit.result/1`` of applications; each series has a ``label``. After an interrupt it has the measurements
+        so far and ``complete`` false. A job that fails is not run again; ``errors`` gives the reason.
 
     Raises
     ------
-    ValueError
-        If an argument is invalid.
-    LaunchError, TestbedError
-        If the first job cannot be started.
+    ValueError, LaunchError, TestbedError
+        If an argument is invalid, or the first job cannot be started.
     """
     ranks = possible_ranks(protocols, _checked(labels, ranks, rounds, problem, kernels), hosts, machine)
     turns = Turns(seed=seed, command=command)
     entries = _jobs(protocols, ranks, turns.skipped)
-    chosen = ((label, PROBLEMS[label]) for label in labels)
-    problems = [(label, one.application, list(problem or (one.quick if quick else one.words))) for label, one in chosen]
+    problems = _problems(labels, problem, quick, paper_programs)
     wire = {"hosts": hosts, "python": python, "mtu": mtu, "rate": rate} if hosts else {}
     with _on(machine, computing) as described, turns:
-        taken = _Rounds(problems, wire, quick or bool(problem), turns.errors, kernels, described)
+        taken = _Rounds(problems, wire, quick or bool(problem), turns.errors, kernels, described, profile)
         for done, (job, number) in enumerate(_turns_of(turns, entries, rounds, taken)):
             if on_progress is not None:
                 on_progress(done / (rounds * len(entries)), f"round {number + 1} of {rounds}: {job}")
@@ -453,6 +467,8 @@ class Row:
         Messages and bytes that all ranks together send in one run.
     crowded : bool
         Whether there are more ranks than cores; the speed-up is then at most the number of cores.
+    mops : float or None
+        Million operations per second of all ranks, as the benchmarks EP, IS and FT count them.
     """
 
     label: str
@@ -470,6 +486,12 @@ class Row:
     messages: int
     nbytes: int
     crowded: bool
+    mops: float | None = None
+
+    @property
+    def per_cpu(self) -> float:
+        """Bytes per second that each rank sends, on average: the last column of the paper's Table II."""
+        return self.nbytes / self.wall_s / self.ranks if self.wall_s else 0.0
 
 
 def find(document: Mapping[str, Any], label: str, protocol: str, ranks: int) -> dict[str, Any] | None:
@@ -519,6 +541,7 @@ def row(serial: Mapping[str, Any], parallel: Mapping[str, Any]) -> Row:
         _median(parallel["runs"], _most_work) * n / done / alone if alone else 0.0,
         sum(rank["messages"] for rank in last), sum(rank["nbytes"] for rank in last),
         n > parallel.get("cores", n),
+        parallel["operations"] * done / wall_s / 1e6 if parallel.get("operations") and wall_s else None,
     )  # fmt: skip
 
 

@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from viakit.apps.speedup import COPIES, PROBLEMS, Row, find, paper, rows, title_of, wrong
+from viakit.apps import paper_tables
+from viakit.apps.paper_tables import WIDE
+from viakit.apps.speedup import COPIES, Row, find, paper, rows, title_of, wrong
 from viakit.base.sheet import sheet
 from viakit.measure.crews import show_missing
 from viakit.measure.look import looks
@@ -20,23 +22,18 @@ from viakit.measure.table import format_time
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import Console
-    from rich.table import Table
 
-__all__ = ["figure", "html", "show", "table_3", "words"]
+__all__ = ["figure", "html", "show", "words"]
 
 _HEADS = (
-    "ranks", "over", "time", "speed-up", "efficiency", "Karp-Flatt", "communication", "work per rank", "messages", "KiB"
+    "ranks", "over", "time", "speed-up", "efficiency", "Karp-Flatt", "communication", "work per rank", "messages",
+    "KiB", "Mop/s",
 )  # fmt: skip
-WIDE = 100  # columns of a terminal; a narrower one gets the columns of _NARROW, under shorter names
+# A terminal narrower than WIDE gets these columns, under shorter names.
 _NARROW = {
     "ranks": "ranks", "over": "over", "time": "time", "speed-up": "speed-up", "Karp-Flatt": "Karp-F.",
     "communication": "comm.", "work per rank": "work", "messages": "messages",
 }  # fmt: skip
-
-
-def _labels(document: Mapping[str, Any]) -> list[str]:
-    there = {one["label"] for one in document["series"]}
-    return [label for label in PROBLEMS if label in there]
 
 
 def _cells(one: Row) -> list[str]:
@@ -51,6 +48,7 @@ def _cells(one: Row) -> list[str]:
         f"{one.work:.2f}",
         str(one.messages),
         f"{one.nbytes / 1024:.0f}",
+        "" if one.mops is None else f"{one.mops:.4g}",
     ]
 
 
@@ -69,9 +67,9 @@ def _size_of(document: Mapping[str, Any], label: str) -> str:
 
 
 def show(document: Document, console: Console) -> None:
-    """Print a table for each problem, then Table III with the values of this machine and of the paper."""
+    """Print a table for each problem, then Tables I to III with the values of this machine and of the paper."""
     every = list(rows(document))
-    for label in _labels(document):
+    for label in paper_tables.labels(document):
         serial = find(document, label, "serial", 1)
         took = f"serial {format_time(serial['points'][0]['time_s']['median'])}" if serial else "no serial time"
         title = f"[bold]{title_of(document, label)}[/bold] ({took}; {escape(_size_of(document, label))})"
@@ -87,60 +85,27 @@ def show(document: Document, console: Console) -> None:
             cells = _cells(one)
             table.add_row(*(cells[i] for i in shown))
         console.print(table)
-    for table in table_3(document, console.width):
+    for number, numbers in _tables(document).items():
+        for table in paper_tables.sheets(numbers, number, console.width):
+            console.print(table)
+    for table in paper_tables.profiles(document):
         console.print(table)
     for sentence in words(document):
         console.print(sentence, markup=False)
     show_missing(document, console)
 
 
-def _protocols(document: Mapping[str, Any]) -> list[str]:
-    return list(dict.fromkeys(one["protocol"] for one in document["series"] if one["protocol"] != "serial"))
-
-
-def _most_ranks(document: Mapping[str, Any]) -> int:
-    """Return 8 if it was measured, as in the paper; otherwise the largest number of ranks."""
-    there = {one["ranks"] for one in document["series"] if one["protocol"] != "serial"}
-    return paper()["processors"] if paper()["processors"] in there else max(there, default=1)
-
-
-def _table_3_rows(document: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-    n, protocols, said = _most_ranks(document), _protocols(document), paper()
-    found = {(one.label, one.protocol): one for one in rows(document) if one.ranks == n}
-    heads = ["application", *(f"{name}, {n} here" for name in protocols), *(f"{name}, 8" for name in said["columns"])]
-    lines = []
-    for label in _labels(document):
-        mine = [found.get((label, name)) for name in protocols]
-        published = ["NA" if value is None else f"{value:.2f}" for value in said["problems"][label]["speedups"]]
-        lines.append([title_of(document, label), *(f"{one.speedup:.2f}" if one else "-" for one in mine), *published])
-    return heads, lines
-
-
-def table_3(document: Mapping[str, Any], width: int = WIDE) -> list[Table]:
-    """Return Table III of the paper: speed-ups on 8 processors, measured and from the paper.
-
-    Below *width* WIDE the paper's columns are a table of their own.
-    """
-    heads, lines = _table_3_rows(document)
-    cut, every = len(heads) - len(paper()["columns"]), range(len(heads))
-    parts = {"here, and Table III of the paper": list(every)}
-    if width < WIDE:
-        parts = {"here": list(every[:cut]), "Table III of the paper": [0, *every[cut:]]}
-    made = []
-    for words, columns in parts.items():
-        aligned = [heads[i] if heads[i] == "application" else f">{heads[i]}" for i in columns]
-        table = sheet(*aligned, title=f"[bold]Speed-ups: {words}[/bold]")
-        for line in lines:
-            table.add_row(*(line[i] for i in columns))
-        made.append(table)
-    return made
+def _tables(document: Mapping[str, Any]) -> dict[str, paper_tables.Numbers]:
+    """Return the paper's tables by number."""
+    each = (paper_tables.table_1, paper_tables.table_2, paper_tables.table_3)
+    return {number: make(document) for number, make in zip(("I", "II", "III"), each, strict=True)}
 
 
 def words(document: Mapping[str, Any]) -> list[str]:
     """Return a summary in sentences: the faster protocols, wrong results, and caveats."""
     found, sentences = list(rows(document)), []
-    n = _most_ranks(document)
-    for label in _labels(document):
+    n = paper_tables.most_ranks(document)
+    for label in paper_tables.labels(document):
         here = {one.protocol: one for one in found if one.label == label and one.ranks == n}
         if "via" in here and "tcp" in here:
             part = here["tcp"].speedup / here["via"].speedup
@@ -184,7 +149,7 @@ def figure(document: Mapping[str, Any], title: str | None = None) -> Figure:
     """
     from matplotlib.figure import Figure  # start-up time
 
-    found, labels = list(rows(document)), _labels(document)
+    found, labels = list(rows(document)), paper_tables.labels(document)
     if not found:
         raise ResultError("nothing to draw: no problem was measured both serial and parallel")
     columns = min(4, len(labels))
@@ -192,12 +157,12 @@ def figure(document: Mapping[str, Any], title: str | None = None) -> Figure:
     width = max(3.6 * columns, 6.0)
     drawing = Figure(figsize=(width, 3.3 * lines + 0.9), layout="constrained")
     fields = drawing.subplots(lines, columns, squeeze=False)
-    said, chosen = paper(), looks(_protocols(document))
+    said, chosen = paper(), looks(paper_tables.protocols(document))
     for axes, label in zip(fields.flat, labels, strict=False):
         mine = [one for one in found if one.label == label]
         ticks = sorted({one.ranks for one in mine} | {said["processors"]})
         axes.plot(ticks, ticks, color="0.75", linewidth=1, linestyle=":", label="linear")
-        for protocol in _protocols(document):
+        for protocol in paper_tables.protocols(document):
             points = sorted((one for one in mine if one.protocol == protocol), key=lambda one: one.ranks)
             if not points:
                 continue
@@ -254,20 +219,23 @@ def html(document: Document, title: str = "viakit speedup") -> str:
     """Return a self-contained page with summary, pictures, tables and environment of a result."""
     machine, found = document["environment"], list(rows(document))
     drawn = inline(picture(document, ".svg"), "speed-up over ranks for each problem")
-    heads, lines = _table_3_rows(document)
+    compared = "".join(
+        html_table(f"Table {number}. {one.title}: here, and in the paper", one.heads, one.lines)
+        for number, one in _tables(document).items()
+    )
     facts = [[key, str(value)] for key, value in machine.items() if key != "command" and value is not None]
     missing = [f"Not measured: {one['protocol']}: {one['reason']}" for one in document["skipped"]]
     missing += [f"Failed: {one['message']}" for one in document["errors"]]
     tables = "".join(
         f"{_html_rows(document, label, found)}<p class='note'>{escape(_paper_words(label))}</p>"
-        for label in _labels(document)
+        for label in paper_tables.labels(document)
     )
     picture_words = """<p class="note">Speed-up against the serial program, medians over the rounds;
 bars reach from the least to the greatest ratio within a round.
 Marks without a line are the paper's speed-ups on 8 processors.</p>"""
     return f"""{page_head(title, machine, words(document), missing, f"{drawn}{picture_words}")}
-<h2>Table III</h2>
-{html_table("Speed-ups: here, and in the paper", heads, lines)}
+<h2>The paper's tables</h2>
+{compared}
 <h2>Numbers</h2>
 <p class="note">Ranks with a star are more than there are cores. Work per rank: the CPU time that the busiest rank
 spends computing, 1 being an even share of the serial program's. Karp-Flatt: the part of the work that would have to be

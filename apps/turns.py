@@ -22,7 +22,11 @@ __all__ = ["main", "turns"]
 
 
 def turns(
-    problems: list[tuple[str, str, list[str]]], comm: Any, protocol: str | None, copies: bool = False
+    problems: list[tuple[str, str, list[str]]],
+    comm: Any,
+    protocol: str | None,
+    copies: bool = False,
+    profile: bool = False,
 ) -> list[dict[str, Any]]:
     """Run each problem once.
 
@@ -34,7 +38,7 @@ def turns(
         None runs the serial programs.
     protocol : str or None
         Name of the protocol.
-    copies : bool
+    copies, profile : bool
         As for :func:`viakit.apps.harness.run`.
 
     Returns
@@ -52,7 +56,7 @@ def turns(
         if refusal is not None:
             made.append({"label": label, "error": refusal})
             continue
-        done = harness.run(application, problem, comm, copies=copies)
+        done = harness.run(application, problem, comm, copies=copies, profile=profile)
         if done is not None:
             made.append({"label": label, **reporting.series(application, problem, protocol, [done])})
     return made
@@ -63,9 +67,11 @@ def turns(
 @click.option("--json", "json_file", required=True)
 @click.option("--protocol")
 @click.option("--copies", is_flag=True)
-def _command(problems: str, json_file: str, protocol: str | None, copies: bool) -> None:
+@click.option("--profile", is_flag=True)
+def _command(problems: str, json_file: str, protocol: str | None, copies: bool, profile: bool) -> None:
     comm = None if protocol is None else viakit.world(protocol)
-    made = turns([(label, name, list(words)) for label, name, words in json.loads(problems)], comm, protocol, copies)
+    each = [(label, name, list(words)) for label, name, words in json.loads(problems)]
+    made = turns(each, comm, protocol, copies, profile)
     if comm is None or comm.Get_rank() == 0:
         with open(json_file, "w", encoding="utf-8") as file:
             json.dump(made, file)

@@ -16,7 +16,7 @@ import needs
 import numpy as np
 import pytest
 
-from viakit.apps import harness, tracing
+from viakit.apps import harness, profile, tracing
 from viakit.apps.counting import nbytes_of
 from viakit.apps.harness import RankReport, check
 from viakit.apps.phases import STATES, Interval, Message, Phases
@@ -469,6 +469,51 @@ def reports() -> list[RankReport]:
         [Message(0, 4, 0, 4100, 0), Message(0, 4, 0, 5900, 1), Message(0, 4, 0, 6900, 2), Message(0, 5, 0, 6950, 0)],
     )  # fmt: skip
     return [first, second]
+
+
+def profiled() -> list[RankReport]:
+    """Two ranks, times in ns: 0 sends at 5000, 1 receives from 2000 to 7000; both enter a barrier, and 1 sends back."""
+    zero = dict.fromkeys(STATES, 0.0)
+    first = RankReport(0, 1e-5, 1e-5, zero, 1, 10, boot="a", sent=[Message(1, 4, 10, 5000, 3)])
+    first.calls.append(profile.Call("Send", 4900, 5500, 10))
+    first.calls.append(profile.Call("Barrier", 5600, 9300))
+    first.calls.append(profile.Call("Recv", 9400, 9900, 0, (1, 4, 0)))  # sent long before
+    second = RankReport(1, 1e-5, 1e-5, zero, 0, 0, boot="a", sent=[Message(0, 4, 8, 500, 0)])
+    second.calls.append(profile.Call("Recv", 2000, 7000, 0, (0, 4, 3)))
+    second.calls.append(profile.Call("Recv", 7100, 7200, 0, (0, 5, 0)))  # its send is not known
+    second.calls.append(profile.Call("Barrier", 9000, 9200))
+    return [first, second]
+
+
+def test_a_receive_waits_for_its_send_and_a_barrier_for_the_last_rank():
+    assert list(profile.waiting_ns(profiled())) == [[0, 3400, 0], [3000, 0, 0]]
+    every = profile.total(profile.summaries(profiled()))
+    assert list(every) == ["Recv", "Barrier", "Send"]  # the most time first
+    assert (every["Recv"].count, every["Recv"].nbytes, every["Send"].nbytes) == (3, 0, 10)
+    assert every["Recv"].seconds == pytest.approx(5600e-9)
+    assert every["Recv"].waiting_s == pytest.approx(3000e-9)
+    assert every["Barrier"].waiting_s == pytest.approx(3400e-9)
+    unknown = profile.total(profile.summaries(profiled(), one_clock=False))
+    assert {one.waiting_s for one in unknown.values()} == {None}
+
+
+@pytest.mark.parametrize("protocol", ["via", "tcp"])
+def test_a_profile_has_all_calls_and_their_time(protocol, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
+    file = tmp_path / "r.json"
+    done = ring(3, "--rounds", "4", "--profile", "--json", str(file), protocol=protocol)
+    assert done.returncode == 0, done.stderr
+    (one,) = result.load(file)["series"]
+    (run,) = one["runs"]
+    for rank in run["ranks"]:
+        seconds = sum(each["seconds"] for each in rank["calls"].values())
+        assert seconds == pytest.approx(sum(rank["seconds"].values()) - rank["seconds"]["compute"], rel=1e-6)
+        assert all(0 <= each["waiting_s"] <= each["seconds"] for each in rank["calls"].values())
+        assert sum(each["nbytes"] for each in rank["calls"].values()) == rank["nbytes"]
+        assert rank["calls"]["Recv" if rank["rank"] else "Wait, receive"]["count"] == 3
+    assert re.search(r"^ ?Recv +6 ", done.stdout, re.M)
+    shown = python("-m", "viakit", "show", str(file))
+    assert re.search(r"^ ?Recv +6 ", shown.stdout, re.M), shown.stderr
 
 
 def test_arrows_join_the_ends_of_messages():

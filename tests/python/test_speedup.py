@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from viakit import cli
-from viakit.apps import reporting, results, speedup
+from viakit.apps import profile, reporting, results, speedup
 from viakit.apps import speedup_report as report
 from viakit.bench import application_goals as app_goals
 from viakit.bench.goals import Goal
@@ -27,6 +27,13 @@ COLUMNS = {
     "MVICH Ethernet RDMA": "MVICH Eth RDMA",
     "MVICH Giganet": "MVICH Gig",
     "MVICH Giganet RDMA": "MVICH Gig RDMA",
+}
+
+
+SMALL = {
+    "standard deviation of sequential time": "deviation_percent",
+    "mean message size": "mean_kilobytes",
+    "bandwidth per CPU": "megabytes_per_s",
 }
 
 
@@ -51,6 +58,8 @@ def test_the_tables_of_the_paper_are_those_of_the_claims():
             assert expected == (None if value == "NA" else float(value)), claim
         elif (where, claim["quantity"]) == ("Table I", "sequential time"):
             assert said["problems"][TITLES[system]]["sequential_ms"] == float(value)
+        elif where in ("Table I", "Table II") and claim["quantity"] in SMALL:
+            assert said["problems"][TITLES[system]][SMALL[claim["quantity"]]] == float(value)
         elif (where, claim["quantity"]) == ("Table II", "number of messages"):
             assert said["problems"][TITLES[system]]["messages"] == int(value)
         elif (where, claim["quantity"]) == ("Table II", "total transfers"):
@@ -58,7 +67,7 @@ def test_the_tables_of_the_paper_are_those_of_the_claims():
         else:
             continue
         seen.add((where, system, claim["quantity"]))
-    assert len(seen) == 7 * (5 + 1 + 2)
+    assert len(seen) == 7 * (5 + 2 + 4)
     assert set(said["problems"]) == set(speedup.PROBLEMS)
 
 
@@ -162,6 +171,11 @@ def test_the_tables_have_the_paper_beside_them(document):
     assert "MVICH Eth RDMA 9.04" in text
     line = next(line for line in text.splitlines() if line.strip().startswith("IS Class A") and "0.94" in line)
     assert line.split()[3:] == ["3.20", "2.00", "-", "-", "0.94", "3.18", "NA", "3.22", "4.89"]
+    line = next(line for line in text.splitlines() if "15102.5" in line)
+    assert line.split()[-4:] == ["8033.3", "1.90", "15102.5", "0.13"]
+    line = next(line for line in text.splitlines() if line.strip().startswith("3-D FFT") and "39424" in line)
+    # 56 messages of 1 KB, in 2.5 and 4 s by 8 ranks
+    assert line.split()[2:] == ["56", "56.0", "1.00", "0.00273", "0.00171", "-", "-", "686", "39424", "57.47", "1.28"]
     assert (
         "EP: with 8 ranks the speed-up over TCP is 62% of that over VIA (in the paper 88% on the same Ethernet)."
         in text
@@ -184,7 +198,7 @@ def test_pictures_and_a_page(document):
     assert len(drawn) == 7
     assert report.picture(document, ".svg").startswith(b"<?xml")
     page = report.html(document)
-    assert page.count("<table") == 7 + 2
+    assert page.count("<table") == 7 + 4  # Tables I to III, and the machine
     assert page.index('<svg role="img"') < page.index("<h2>Summary")
     assert "http" not in page.replace("http://www.w3.org", "")
     with pytest.raises(result.ResultError, match="nothing to draw"):
@@ -284,6 +298,7 @@ def test_a_small_run(tmp_path):
         [
             *(sys.executable, "-m", "viakit", "speedup", "sor-zero", "--quick", "--rounds", "2", "--ranks", "3"),
             *("--protocols", "via,tcp,copies", "--json", files[0], "--png", files[1], "--html", files[2]),
+            *("--programs", "paper", "--profile"),
         ],
         capture_output=True, text=True, timeout=110, check=False,
     )  # fmt: skip
@@ -296,6 +311,17 @@ def test_a_small_run(tmp_path):
     assert all(run["ok"] and run["checks"] for one in document["series"] for run in one["runs"])
     found = {one.protocol: one for one in speedup.rows(document)}
     assert {name: one.messages for name, one in found.items()} == {"via": 4 * 2 * 49, "tcp": 4 * 2 * 49, "copies": 0}
+    for one in document["series"]:
+        assert one["problem"]["variant"] == "paper"
+        calls = profile.of_runs(one["runs"])
+        if one["protocol"] in ("via", "tcp"):  # 4 rows are sent in each of 98 half-sweeps
+            assert (calls["Start, send"].count, calls["Wait, receive"].count) == (4 * 98, 4 * 98)
+            assert calls["Start, send"].nbytes == found[one["protocol"]].nbytes
+            assert all(0 <= each.waiting_s <= each.seconds for each in calls.values())
+        else:
+            assert calls == {}
+    assert "SOR-Zero, small, 3 ranks: mean time of a call / without its waiting" in " ".join(done.stdout.split())
+    assert done.stdout.count("Wait, receive") == 1
     copies = found["copies"]
     assert copies.speedup == pytest.approx(3 * copies.serial_s / copies.wall_s)
     assert "copies: the serial program on every rank at once" in done.stdout

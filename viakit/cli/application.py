@@ -70,6 +70,7 @@ def app(
     viakit app is -n 8 --hosts testbed:4 --class A
     viakit app is -n 4 --protocol tcp:mpich-p4
     viakit app water -n 2 --protocol mpi --trace water.json
+    viakit app sor -n 4 --variant paper --profile --protocol via:mvich-r3
     viakit app sor -n 8 --machine pentium3-650-giganet
     viakit app ep --help
 
@@ -121,7 +122,16 @@ def app(
     "programs); also policies of the message engine: tcp:mpich-p4, via:mvich-rput.",
 )
 @click.option("--ranks", type=Numbers(), default="1,2,4,8", show_default=True, metavar="LIST", help="Numbers of ranks.")
-@click.option("--paper", is_flag=True, help="All of Table III and figures 4 to 10: every application, 1 to 8 ranks.")
+@click.option("--paper", is_flag=True, help="Tables I to III and figures 4 to 10: every application, 1 to 8 ranks.")
+@click.option(
+    "--programs",
+    type=click.Choice(["viakit", "paper"]),
+    help="The paper's SOR exchanges rows without computing meanwhile, and its EP sends counts only.  "
+    "[default: viakit; --paper: paper]",
+)
+@click.option(
+    "--profile", is_flag=True, help="Show each call of the message library over each protocol: its time, its waiting."
+)
 @click.option("--quick", is_flag=True, help="Small problems instead of the paper's, and fewer rounds.")
 @click.option("--rounds", type=click.IntRange(1, 1000), help="Number of runs of each.  [default: 5; --quick: 3]")
 @click.option("--problem", metavar="OPTIONS", help="Options of the application in place of its sizes: '--size 512'.")
@@ -145,6 +155,8 @@ def speedup(
     protocols: str,
     ranks: tuple[int, ...],
     paper: bool,
+    programs: str | None,
+    profile: bool,
     quick: bool,
     rounds: int | None,
     problem: str | None,
@@ -167,6 +179,7 @@ def speedup(
     viakit speedup sor ep --protocols via,tcp,mpi --ranks 1,2,4,8
     viakit speedup --paper --json paper.json --html paper.html
     viakit speedup --quick --hosts testbed:4 --protocols via,tcp
+    viakit speedup sor --programs paper --profile --protocols via,tcp,tcp:mpich-p4,via:mvich-r3 --ranks 4
     viakit speedup ep --protocols via:mvich-r3 --machine pentium3-650-giganet --computing 20
 
     APPLICATION: one that `viakit app` lists, or one of its problems, such as water-1728; none: all.
@@ -191,17 +204,11 @@ def speedup(
             ranks=ranks,
             rounds=rounds or (3 if quick else 5),
             quick=quick,
-            hosts=hosts,
-            python=python,
-            mtu=mtu,
-            rate=rate,
             problem=None if problem is None else shlex.split(problem),
-            kernels=kernels,
-            machine=machine,
-            computing=computing,
-            seed=seed,
-            on_progress=on_progress,
-        )
+            paper_programs=(programs or ("paper" if paper else "viakit")) == "paper",
+            hosts=hosts, python=python, mtu=mtu, rate=rate, kernels=kernels, machine=machine, computing=computing,
+            profile=profile, seed=seed, on_progress=on_progress,
+        )  # fmt: skip
     result.validate(document)
 
     def save(drawing: Callable[[str], bytes]) -> Callable[[str], None]:
