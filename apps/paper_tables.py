@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Numbers", "labels", "most_ranks", "profiles", "protocols", "sheets", "table_1", "table_2", "table_3"]
 
-WIDE = 100  # columns of a terminal; a narrower one gets the paper's columns as a table of their own
+WIDE = 100  # columns of a terminal for tables of many columns
+TITLE_WIDTH, COLUMN_WIDTH = 20, 13  # of the tables here: the first column, and the others at most
 KB = 1024
 
 
@@ -104,13 +105,16 @@ def table_3(document: Mapping[str, Any]) -> Numbers:
 
 
 def sheets(numbers: Numbers, number: str, width: int = WIDE) -> list[Table]:
-    """Return a table for the terminal, with the paper's number for it; below *width* WIDE two tables."""
-    every = list(range(len(numbers.heads)))
-    parts = {f"here, and Table {number} of the paper": every}
-    if width < WIDE:
-        parts = {"here": every[: numbers.cut], f"Table {number} of the paper": [0, *every[numbers.cut :]]}
+    """Return a table for the terminal, with the paper's number for it, or several if it is wider than *width*."""
+    most = max(1, (width - TITLE_WIDTH) // COLUMN_WIDTH)
+    mine, published = range(1, numbers.cut), range(numbers.cut, len(numbers.heads))
+    parts = [(f"here, and Table {number} of the paper", [*mine, *published])]
+    if len(numbers.heads) - 1 > most:
+        named = (("here", mine), (f"Table {number} of the paper", published))
+        parts = [(words, list(some[i : i + most])) for words, some in named for i in range(0, len(some), most)]
     made = []
-    for words, columns in parts.items():
+    for words, some in parts:
+        columns = [0, *some]
         aligned = [numbers.heads[i] if numbers.heads[i] == "application" else f">{numbers.heads[i]}" for i in columns]
         table = sheet(*aligned, title=f"[bold]{numbers.title}: {words}[/bold]")
         for line in numbers.lines:
