@@ -53,7 +53,8 @@ def srun(rank: int, job: int, nodes: int = 2) -> dict[str, str]:
     """Return the environment that srun gives one of two tasks."""
     return {
         "SLURM_PROCID": str(rank),
-        "SLURM_NTASKS": "2",
+        "SLURM_STEP_NUM_TASKS": "2",
+        "SLURM_STEP_NUM_NODES": str(nodes),
         "SLURM_NNODES": str(nodes),
         "SLURM_JOB_ID": str(job),
         "SLURM_STEP_ID": "0",
@@ -64,7 +65,7 @@ def srun(rank: int, job: int, nodes: int = 2) -> dict[str, str]:
 
 def free_job() -> int:
     """A job's number whose port, which is made of it, is free."""
-    for number in range(os.getpid() % 10000, 30000):
+    for number in range(os.getpid() % 10000, 12000):
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", 20000 + number)):
             return number
     raise AssertionError("no port is free")

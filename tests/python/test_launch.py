@@ -104,7 +104,8 @@ def test_alone(monkeypatch):
             {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1", "PMI_RANK": "0", "PMI_SIZE": "1"},
             ("openmpi", 0, 1),
         ),
-        ({"SLURM_PROCID": "7", "SLURM_NTASKS": "8"}, ("srun", 7, 8)),
+        ({"SLURM_PROCID": "7", "SLURM_STEP_NUM_TASKS": "8"}, ("srun", 7, 8)),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, ("alone", 0, 1)),  # a batch script
     ],
 )
 def test_what_launchers_leave(environment, place):

@@ -16,6 +16,7 @@ import pytest
 from launch_job import DEADLINE_S, HELLO, VIAKIT, gone, running_with, viakit_run
 
 from viakit.launch import mpi_library as mpi
+from viakit.launch import network
 from viakit.launch.mpi_job import _is_mapped
 
 
@@ -242,3 +243,23 @@ def test_the_exchange_over_mpi4py_is_bytes_and_the_users_secret_is_used(script, 
     assert len(secrets) == 3
     assert len(set(secrets)) == 1
     assert not given or secrets[0] == given
+
+
+# ---- ranks on several hosts
+
+
+@pytest.mark.parametrize(
+    ("launcher", "environment", "several"),
+    [
+        ("openmpi", {"OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, True),
+        ("openmpi", {"OMPI_COMM_WORLD_LOCAL_SIZE": "4", "SLURM_STEP_NUM_NODES": "2"}, False),
+        ("mpich", {"MPI_LOCALNRANKS": "2"}, True),
+        ("mpich", {"MPI_LOCALNRANKS": "4", "SLURM_STEP_NUM_NODES": "2"}, False),  # mpiexec within a step
+        ("mpich", {"SLURM_STEP_NUM_NODES": "2"}, True),  # srun --mpi=pmi2
+        ("srun", {"SLURM_STEP_NUM_NODES": "2"}, True),
+        ("srun", {"SLURM_STEP_NUM_NODES": "1"}, False),
+        ("viakit", {"SLURM_STEP_NUM_NODES": "2"}, False),
+    ],
+)
+def test_launchers_that_span_hosts(launcher, environment, several):
+    assert network.spans_hosts(launcher, 4, environment) is several

@@ -14,6 +14,7 @@ import pytest
 from ssh_hosts import MISSING, ssh_hosts
 
 from viakit.remote import Remote, RemoteError, parse
+from viakit.remote.facts import common
 from viakit.remote.mux import Lost, Mux
 
 VIAKIT = Path(sys.executable).with_name("viakit")
@@ -59,6 +60,28 @@ def test_hosts_are_read_from_a_file(tmp_path):
 def test_malformed_hosts_are_refused(text):
     with pytest.raises(ValueError, match=r"expected ssh:HOST|more than once"):
         parse(text)
+
+
+def _interfaces(*addresses):
+    return [{"address": address, "loopback": address.startswith("127.")} for address in addresses]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "chosen"),
+    [
+        ([["127.0.0.1/8", "10.0.0.1/24"], ["127.0.0.1/8", "10.0.0.2/24"]], ["10.0.0.1/24", "10.0.0.2/24"]),
+        # a bridge with the same address on each host, as Docker's, joins nothing
+        ([["172.17.0.1/16", "10.0.0.1/24"], ["172.17.0.1/16", "10.0.0.2/24"]], ["10.0.0.1/24", "10.0.0.2/24"]),
+        ([["10.1.0.1/24", "10.0.0.1/24"], ["10.0.0.2/24"], ["10.0.0.3/24"]], [f"10.0.0.{n}/24" for n in (1, 2, 3)]),
+        ([["127.0.0.1/8"], ["127.0.0.1/8"]], None),
+        ([["10.0.0.1/24"], ["10.0.1.1/24"]], None),
+    ],
+)
+def test_the_network_in_common(hosts, chosen):
+    found = common([_interfaces(*addresses) for addresses in hosts], loopback=False)
+    assert (found and [one["address"] for one in found]) == chosen
+    both = common([_interfaces("127.0.0.1/8")] * 2, loopback=True)
+    assert both == _interfaces("127.0.0.1/8") * 2
 
 
 # ---- the connection

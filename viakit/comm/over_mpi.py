@@ -43,7 +43,7 @@ def load() -> Any:
         )
     if "MPI4PY_LIBMPI" not in os.environ and "mpi4py.MPI" not in sys.modules:
         found = mpi.find_all()
-        library = found.get(place.launcher) or next(iter(found.values()), None)
+        library = found.get(mpi.family(place.launcher)) or next(iter(found.values()), None)
         if library is not None:
             os.environ["MPI4PY_LIBMPI"] = library.libmpi
     try:
@@ -59,6 +59,12 @@ def load() -> Any:
         raise errors.error(
             "ERR_OTHER", f"protocol 'mpi' needs mpi4py and an MPI library; pip install 'viakit[mpich]' ({text})"
         ) from problem
+    if MPI.COMM_WORLD.size != place.size and place.launcher == "srun":
+        raise errors.error(
+            "ERR_OTHER",
+            f"MPI has {MPI.COMM_WORLD.size} rank, srun has started {place.size}: this MPI was not started by srun; "
+            "srun --mpi=pmi2 starts MPICH, srun --mpi=pmix Open MPI, and mpirun within salloc or sbatch either",
+        )
     if ours:
         own = MPI.COMM_WORLD.Dup()
         _core.mpi_exit(MPI.__file__, MPI._handleof(MPI.COMM_WORLD), MPI._handleof(own), int(GRACE_S * 1000))

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING
 
 from viakit.base import secret as _secret
 from viakit.base.limits import seconds
+from viakit.launch import network
 from viakit.launch.leaving import Notifier
 from viakit.launch.rendezvous import (
     MAX_BLOB,
@@ -76,9 +77,10 @@ class Job:
     rank, size : int
         Rank of this process, and number of ranks.
     network_device : str or None
-        Value of ``VIAKIT_NETWORK``: the NIC for ranks on other hosts, "eth:eth0", "udp:10.0.0.1".
+        NIC for ranks on other hosts, "eth:eth0", "udp:10.0.0.1": that of ``VIAKIT_NETWORK``, or UDP on the first
+        network that all hosts of the job have in common (:mod:`viakit.launch.network`).
     address : str or None
-        Value of ``VIAKIT_ADDRESS``: an IP address of this host that the other ranks can reach.
+        IP address of this host that the other ranks can reach: that of ``VIAKIT_ADDRESS``, or the one in that network.
     protocol, policy : str or None
         Values of ``VIAKIT_PROTOCOL`` and ``VIAKIT_POLICY``.
     way : str
@@ -171,7 +173,7 @@ _LAUNCHERS = (
     ("viakit", "VIAKIT_RANK", "VIAKIT_SIZE"),
     ("openmpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("mpich", "PMI_RANK", "PMI_SIZE"),
-    ("srun", "SLURM_PROCID", "SLURM_NTASKS"),
+    ("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
 )
 
 
@@ -191,6 +193,8 @@ def detect(environment: Mapping[str, str] | None = None) -> Place:
     for launcher, rank_name, size_name in _LAUNCHERS:
         if rank_name not in environment:
             continue
+        if launcher == "srun" and size_name not in environment:
+            continue  # a batch script, which is a process of the job but not a rank of a step
         rank, size = _number(environment, rank_name), _number(environment, size_name)
         if rank is None or not size or rank >= size:
             raise LaunchError(
@@ -259,6 +263,7 @@ def bootstrap(timeout: float | None = EXCHANGE_TIMEOUT_S) -> Job:
             if _job is not None and environment.get("VIAKIT_RENDEZVOUS", "").startswith("fd:"):
                 raise LaunchError("a forked child is no rank of its parent's job: bootstrap() in the ranks themselves")
             _find_way(job, limit)
+            network.settle(job, limit)
         _job = (os.getpid(), job)
         return job
 
@@ -273,7 +278,7 @@ def _find_way(job: Job, timeout: float) -> None:
         _by_rendezvous(job, given, timeout)
     elif wish == "pmi" or (not wish and "PMI_FD" in os.environ and importlib.util.find_spec("mpi4py") is None):
         _by_pmi(job)
-    elif wish == "mpi4py" or (not wish and importlib.util.find_spec("mpi4py") is not None and _by_mpi4py(job)):
+    elif wish == "mpi4py" or (not wish and _has_mpi4py(job) and _by_mpi4py(job)):
         if job.way != "mpi4py" and not _by_mpi4py(job):
             raise LaunchError(
                 f"mpi4py finds another number of ranks than the launcher's {job.size}: it has loaded another MPI; set "
@@ -283,6 +288,12 @@ def _find_way(job: Job, timeout: float) -> None:
         _by_pmi(job)
     else:
         _by_rendezvous(job, given or _derived_address(job), timeout)
+
+
+def _has_mpi4py(job: Job) -> bool:
+    """Return whether mpi4py is installed, and the launcher has started the ranks of an MPI."""
+    started = job.launcher != "srun" or "PMIX_RANK" in os.environ
+    return started and importlib.util.find_spec("mpi4py") is not None
 
 
 def _given_secret() -> bytes | None:
@@ -388,7 +399,7 @@ def _by_mpi4py(job: Job) -> bool:
     if "MPI4PY_LIBMPI" not in os.environ and "mpi4py.MPI" not in sys.modules:
         from viakit.launch import mpi_library as mpi  # start-up time
 
-        library = mpi.find_all().get(job.launcher)
+        library = mpi.find_all().get(mpi.family(job.launcher))
         if library is not None:
             os.environ["MPI4PY_LIBMPI"] = library.libmpi
     try:
@@ -451,8 +462,10 @@ def _job_name(job: Job) -> str:
 
 def _derived_address(job: Job) -> str:
     """Return the default address of the meeting: on this host, or under srun on the first node."""
-    if job.launcher == "srun" and (_number(os.environ, "SLURM_NNODES") or 1) > 1:
-        return f"tcp:{_first_node()}:{20000 + (_number(os.environ, 'SLURM_JOB_ID') or 0) % 30000}"
+    if job.launcher == "srun" and network.spans_hosts(job.launcher, job.size, os.environ):
+        job_number, step = (_number(os.environ, name) or 0 for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
+        # Steps of one job may run at the same time. The ports stay below those that Linux gives to clients.
+        return f"tcp:{_first_node()}:{20000 + (job_number + 611 * step) % 12000}"
     return unix_name(_job_name(job))
 
 

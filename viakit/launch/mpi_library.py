@@ -24,7 +24,7 @@ from pathlib import Path
 
 from viakit.base.failure import MeasureError
 
-__all__ = ["FLAVOURS", "Library", "find", "find_all", "marked", "shared_files"]
+__all__ = ["FLAVOURS", "Library", "family", "find", "find_all", "marked", "shared_files"]
 
 FLAVOURS = ("openmpi", "mpich")
 _SONAMES = {"openmpi": "libmpi.so.40", "mpich": "libmpi.so.12"}
@@ -79,6 +79,11 @@ class Library:
 def is_mpi(protocol: str | None) -> bool:
     """Return whether the protocol is an MPI library's: "mpi", "mpi:mpich", "mpi:openmpi", "put-mpi:mpich"."""
     return protocol is not None and protocol.partition(":")[0] in ("mpi", "put-mpi", "get-mpi")
+
+
+def family(launcher: str) -> str:
+    """Return the MPI whose ranks a launcher has started; with ``srun --mpi=pmix`` it is Open MPI."""
+    return "openmpi" if launcher == "srun" and "PMIX_RANK" in os.environ else launcher
 
 
 def _flavour_of(libmpi: str) -> str | None:

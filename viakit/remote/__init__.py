@@ -25,6 +25,7 @@ from types import TracebackType
 from typing import Any
 
 import viakit
+from viakit.remote.facts import common
 from viakit.remote.link import Link, RemoteError
 from viakit.remote.spec import HERE, Spec, parse
 from viakit.testbed import Host
@@ -238,20 +239,12 @@ class Remote:
 
     def _take_common(self) -> None:
         """Choose the first network of the first host that all others have, a real wire before the loopback."""
-        first, *others = self.hosts
-        candidates = [one for one in first.facts["interfaces"] if one["address"]]
-        for one in sorted(candidates, key=lambda one: one["loopback"]):
-            network = ipaddress.ip_interface(one["address"]).network
-            matches = [_in_network(host, network) for host in others]
-            mine = str(ipaddress.ip_interface(one["address"]).ip)
-            addresses = [mine, *(match[0] for match in matches if match)]
-            distinct = one["loopback"] or len(set(addresses)) == len(self.hosts)
-            if all(matches) and distinct and (not one["loopback"] or self._one_network()):
-                first.address, first.interface, first.mac = mine, one["name"], one["mac"]
-                for host, match in zip(others, matches, strict=True):
-                    assert match is not None
-                    host.address, host.interface, host.mac = match
-                return
+        found = common([host.facts["interfaces"] for host in self.hosts], self._one_network())
+        if found is not None:
+            for host, one in zip(self.hosts, found, strict=True):
+                address = ipaddress.ip_interface(one["address"]).ip
+                host.address, host.interface, host.mac = str(address), one["name"], one["mac"]
+            return
         if self._take_routed():
             return
         lists = "; ".join(f"{host.name} has {_listed(host)}" for host in self.hosts)
@@ -283,14 +276,6 @@ class Remote:
             if not host.address:
                 return False
         return True
-
-
-def _in_network(host: RemoteHost, network: Any) -> tuple[str, str, str] | None:
-    """Return address, interface and MAC of a host in a network."""
-    for one in host.facts["interfaces"]:
-        if one["address"] and ipaddress.ip_interface(one["address"]).network == network:
-            return str(ipaddress.ip_interface(one["address"]).ip), one["name"], one["mac"]
-    return None
 
 
 def _listed(host: RemoteHost) -> str:

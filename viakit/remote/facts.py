@@ -9,9 +9,10 @@ import os
 import platform
 import socket
 import struct
+from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["facts", "interfaces", "route_to"]
+__all__ = ["common", "facts", "interfaces", "route_to"]
 
 _SIOCGIFFLAGS, _SIOCGIFADDR, _SIOCGIFNETMASK, _SIOCGIFMTU, _SIOCGIFHWADDR = 0x8913, 0x8915, 0x891B, 0x8921, 0x8927
 _UP, _LOOPBACK = 0x1, 0x8
@@ -67,6 +68,36 @@ def interfaces() -> list[dict[str, Any]]:
                     one["address"] = str(ipaddress.ip_interface(f"{address}/{mask}"))
                 found.append(one)
     return found
+
+
+def common(hosts: Sequence[Sequence[dict[str, Any]]], loopback: bool) -> list[dict[str, Any]] | None:
+    """Return an interface of each host, all in the first network of the first host that the others have, too.
+
+    Parameters
+    ----------
+    hosts : sequence of sequences of dict
+        The interfaces of each host, as :func:`interfaces` returns them.
+    loopback : bool
+        Whether the loopback joins the hosts. It is then the last choice.
+
+    Returns
+    -------
+    list of dict or None
+        None if the hosts have no network in common, or two of them the same address in it.
+    """
+    for one in sorted((one for one in hosts[0] if one["address"]), key=lambda one: bool(one["loopback"])):
+        network = ipaddress.ip_interface(one["address"]).network
+        found = [one]
+        for others in hosts[1:]:
+            found += [
+                other
+                for other in others
+                if other["address"] and ipaddress.ip_interface(other["address"]).network == network
+            ][:1]
+        distinct = one["loopback"] or len({other["address"] for other in found}) == len(hosts)
+        if len(found) == len(hosts) and distinct and (loopback or not one["loopback"]):
+            return found
+    return None
 
 
 def route_to(address: str) -> str | None:
