@@ -1,5 +1,7 @@
 """Run mpi4py's own test suite on viakit, module by module, and compare it with the same run on Open MPI.
 
+Examples::
+
     make mpi4py                                   3 ranks over via
     make mpi4py ARGS='-n 1,2,3,4 --protocol via,tcp'
     make mpi4py ARGS='-n 4 --hosts testbed:2'     hosts in network namespaces, over eth

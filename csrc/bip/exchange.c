@@ -10,8 +10,8 @@
  * Over TCP other processes may change bytes on their way, and a secret may serve several jobs. So the blob of the first
  * exchange is a nonce, and each later blob ends with a tag. viakit/launch/rendezvous.py (Sealed) does the same:
  *
- *     key = BLAKE2s(key = secret, "viakit exchange" | 0 | number of ranks | nonces of all ranks)
- *     tag = the first 16 bytes of BLAKE2s(key = key, number of the exchange | rank | blob)
+ *     key    BLAKE2s(key = secret, "viakit exchange" | 0 | number of ranks | nonces of all ranks)
+ *     tag    the first 16 bytes of BLAKE2s(key = key, number of the exchange | rank | blob)
  *
  * A rank requires that its own nonce and blobs return unchanged.
  *

@@ -3,10 +3,10 @@
  * Fields that a paper does not mention keep the default of their channel. The papers, as `source` cites them with their
  * sections:
  *
- *     Ong and Farrell, "Performance Comparison of LAM/MPI, MPICH, and MVICH on a Linux Cluster connected by a Gigabit
- *         Ethernet Network" (2000)
- *     Turner and Chen, "Protocol-Dependent Message-Passing Performance on Linux Clusters" (2002)
- *     Prylli and Tourancheau, "BIP: a new protocol designed for high performance networking on Myrinet" (1997)
+ *   - Ong and Farrell, "Performance Comparison of LAM/MPI, MPICH, and MVICH on a Linux Cluster connected by a Gigabit
+ *     Ethernet Network" (2000)
+ *   - Turner and Chen, "Protocol-Dependent Message-Passing Performance on Linux Clusters" (2002)
+ *   - Prylli and Tourancheau, "BIP: a new protocol designed for high performance networking on Myrinet" (1997)
  *
  * The first three entries, named for their channels, are viakit's own, with measured thresholds. All others are fixed
  * choices of other libraries, so that published results can be measured again. To add a policy, add an entry here: no

@@ -5,9 +5,9 @@
  *    item      = "loss=" chance  | "dup=" chance | "reorder=" chance [ "/" distance ] | "corrupt=" chance [ "/" bits ]
  *              | "delay=" time   | "jitter=" time | "stall=" time "/" period
  *              | "partition=" ( time | "ever" ) [ "@" time ]  |  "partition=" frames [ "@" frames ]
- *              | "kinds=" kind { "+" kind }
- *              | ( "drop" | "double" | "hold" | "spoil" ) "=" ( kind | [ kind ":" ] number [ "-" number ] )
- *              | "seed=" number
+ *              | "kinds=" kind   { "+" kind }
+ *              | ( "drop" | "double" | "hold" | "spoil" ) "="   ( kind | [ kind ":" ] number [ "-" number ] )
+ *              | "seed="   number
  *    chance    = decimal [ "%" ]         time = decimal ( "ns" | "us" | "ms" | "s" )         frames = number "f"
  *
  * Each word may occur once, except the four that select frames. A partition may occur twice, in time and in frames. Two
