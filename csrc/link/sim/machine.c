@@ -10,8 +10,11 @@
 
 #define LONGEST 65536 /* bytes of a description */
 
+/* Units of the text. In memory all times are picoseconds, and all rates picoseconds per byte, so that a cost is a
+ * product and a sum. */
 enum unit { NUMBER, TIME, RATE, BITS, NS };
 
+/* The table of all numbers, made from SIM_NUMBERS. A negative value means that the text must have the key. */
 static const struct entry {
     const char *key;
     size_t offset;
@@ -24,6 +27,7 @@ static const struct entry {
 };
 #define N_ENTRIES (sizeof entries / sizeof *entries)
 
+/* TIME is given in microseconds, RATE in megabytes per second, BITS in megabits per second, NS in nanoseconds. */
 /* Converts to picoseconds, or picoseconds per byte. */
 static double converted(enum unit unit, double value)
 {
@@ -42,11 +46,13 @@ static double converted(enum unit unit, double value)
     return value;
 }
 
+/* All numbers of a machine are doubles, so an offset is enough to find one. */
 static double *field(struct sim_machine *m, size_t i)
 {
     return (double *)(void *)((char *)m + entries[i].offset);
 }
 
+/* Keys whose value is a word. A key that is in neither table is skipped. */
 static int set_word(struct sim_machine *m, const char *key, const char *word)
 {
     if (strcmp(key, "machine.name") == 0)
@@ -73,6 +79,7 @@ static int set_line(struct sim_machine *m, char *line, char seen[N_ENTRIES])
     if (value == NULL)
         return 0;
     *value++ = 0;
+    /* A machine has a protocol if any line of its section is there, even one that only names a default. */
     m->has_via |= strncmp(line, "via.", 4) == 0;
     m->has_tcp |= strncmp(line, "tcp.", 4) == 0;
     m->has_bip |= strncmp(line, "bip.", 4) == 0;
@@ -81,6 +88,7 @@ static int set_line(struct sim_machine *m, char *line, char seen[N_ENTRIES])
             char *end;
             double number = strtod(value, &end);
             int divides = entries[i].unit == RATE || entries[i].unit == BITS;
+            /* !(number >= 0) also refuses NaN. A rate of 0 would make infinite times. */
             if (end == value || !(number >= 0) || number > 1e15 || (divides && number < 1e-6)) {
                 vk_explain("machine: %s is '%.40s': give a number%s", line, value,
                            divides ? " above 0" : ", 0 or more");
@@ -118,6 +126,7 @@ static void settle(struct sim_machine *m, const char seen[N_ENTRIES])
     }
 }
 
+/* The result is set only when the whole text is valid. */
 int sim_machine_parse(const char *text, size_t len, struct sim_machine *m)
 {
     char seen[N_ENTRIES] = {0}, line[256];
@@ -134,6 +143,7 @@ int sim_machine_parse(const char *text, size_t len, struct sim_machine *m)
             return error;
         text += n + 1;
     }
+    /* A missing number is an error: a default would be the cost of another machine. */
     for (size_t i = 0; i < N_ENTRIES; i++)
         if (entries[i].value < 0 && !seen[i]) {
             vk_explain("machine: no line '%s': the text is that of `viakit machines NAME --text`", entries[i].key);
@@ -150,6 +160,7 @@ int sim_machine_parse(const char *text, size_t len, struct sim_machine *m)
     return 0;
 }
 
+/* Runs before the process has a NIC. A text longer than LONGEST is cut, and then lacks keys. */
 int sim_machine_read(const char *path, struct sim_machine *m)
 {
     FILE *f = fopen(path, "re");

@@ -30,6 +30,7 @@ static uint64_t later(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
+/* Time on a line: the bytes of the frame that the program has, and those that the wire adds (preamble, header, gap). */
 static uint64_t on_line(const struct sim_machine *m, const struct sim_slot *s)
 {
     return ps((s->payload + m->frame_bytes) * m->wire);
@@ -46,6 +47,7 @@ static uint32_t hops(const struct sim_machine *m, uint32_t a, uint32_t b)
     if (m->topology == SIM_NO_SWITCH)
         return 0;
     uint32_t k = (uint32_t)m->switch_ports;
+    /* With fewer than 4 ports a tree has no levels. */
     if (m->topology == SIM_STAR || k < 4 || a / (k / 2) == b / (k / 2))
         return 1;
     return a / (k * k / 2) == b / (k * k / 2) ? 3 : 5;
@@ -82,6 +84,8 @@ static void arrive(struct sim_world *w, uint32_t i)
         p->last = i;
 }
 
+/* A total order: equal heads are sorted by rank and by order of sending, and never by the order in which processes
+ * happened to run. */
 static int is_before(const struct sim_slot *a, const struct sim_slot *b)
 {
     if (a->head != b->head)
@@ -106,6 +110,7 @@ void sim_path_send(struct sim_view *v, uint32_t i, uint32_t to)
     s->order = w->order++;
     s->head = s->ready = 0;
     w->ports[to].n_from[v->index]++;
+    /* Real time on one side: a plain mailbox. A rank that is in virtual time sees such a frame at its present clock. */
     if (!is_virtual(from) || !is_virtual(receiver)) {
         s->ready = is_virtual(receiver) ? w->now : 0;
         arrive(w, i);
@@ -117,6 +122,7 @@ void sim_path_send(struct sim_view *v, uint32_t i, uint32_t to)
         arrive(w, i);
         return;
     }
+    /* Store and forward: a switch begins to send when it has the whole frame, so the line's time counts once more. */
     uint64_t line = on_line(m, s);
     uint64_t begin = later(pass_bus(m, s, from->clock, &a->out_bus), a->out_line);
     a->out_line = begin + line;
@@ -129,6 +135,7 @@ void sim_path_send(struct sim_view *v, uint32_t i, uint32_t to)
     *at = i;
 }
 
+/* Lower bound, for a frame without payload on idle servers. turns.c relies on it: a frame is never earlier. */
 uint64_t sim_path_shortest(const struct sim_machine *m)
 {
     double line = m->stores && m->topology != SIM_NO_SWITCH ? m->frame_bytes * m->wire : 0;
@@ -171,6 +178,8 @@ uint64_t sim_path_next(struct sim_world *w, uint32_t member)
     for (uint32_t i = h->first_coming; i != SIM_NONE; i = sim_slot_at(w, i)->next) {
         const struct sim_slot *s = sim_slot_at(w, i);
         uint64_t ready = pass(&w->machine, s, &in_line, &in_bus);
+        /* The list is sorted by `head`, and both servers keep this order. So the first frame of this member is its
+         * earliest. */
         if (w->ports[s->port].member == member)
             return ready < next ? ready : next;
     }
@@ -189,6 +198,7 @@ uint32_t sim_path_take(struct sim_world *w, uint32_t port, uint64_t now)
         p->last = SIM_NONE;
     uint32_t from = s->from_member;
     p->n_from[from]--;
+    /* A sender that was refused waits for this slot. Its event is now, but not before its own clock. */
     if (vk_unlikely(p->blocked[from / 64] >> from % 64 & 1)) {
         p->blocked[from / 64] &= ~(1ull << from % 64);
         struct sim_member *sender = &w->members[from];

@@ -51,6 +51,7 @@ static void prefix_of(const struct sim_view *v, char prefix[64])
 
 /* ---------------------------------------------------------------- opening and closing */
 
+/* The first free entry; ports are few, and found once per opening. */
 static uint32_t free_port(const struct sim_world *w)
 {
     for (uint32_t i = 0; i < SIM_PORTS; i++)
@@ -67,6 +68,8 @@ static int take_port(struct link *link, uint16_t number)
     sim_lock(w);
     uint32_t i = link->port = free_port(w);
     if (i != SIM_NONE) {
+        /* Peers that still have a route to the previous NIC of this entry notice the difference and drop their
+         * frames. */
         uint32_t generation = w->ports[i].generation + 1;
         w->ports[i] = (struct sim_port){.used = 1,
                                         .number = number,
@@ -81,6 +84,8 @@ static int take_port(struct link *link, uint16_t number)
     return i == SIM_NONE ? -EMFILE : 0;
 }
 
+/* Wake a thread that sleeps on the receiving NIC's socket. With the mutex, so `sleeping` cannot change meanwhile. One
+ * byte is enough: the socket only has to be readable. */
 static void ring(struct link *link, struct sim_port *to)
 {
     char prefix[64];
@@ -149,6 +154,7 @@ static void sim_close(struct link *link)
                 break;
             }
     }
+    /* The last NIC takes the process out of the machine, and virtual time with it. */
     if (v && --v->n_links == 0)
         sim_world_close(v);
     while (link->peers) {
@@ -189,6 +195,7 @@ static int sim_open(struct link_client *client, const char *device, const viakit
         sim_close(link);
         return error;
     }
+    /* The list is read by next_due() in turns.c, which runs in the same process. */
     link->next = link->view->links;
     link->view->links = link;
     station_name_to_address("sim", name, link->address);
@@ -198,6 +205,8 @@ static int sim_open(struct link_client *client, const char *device, const viakit
                                    .max_payload = w->max_payload,
                                    .max_batch = 8,
                                    .ring_slots = SIM_FLOW,
+                                   /* On a described machine only the ranks' own calls move the clock. A NIC's thread
+                                    * would poll at real times. */
                                    .no_thread = w->has_machine,
                                    .data_fd = link->socket,
                                    .control_fd = link->epoll};
@@ -233,6 +242,7 @@ static void watch_process(struct link *link, struct link_peer *peer)
     uint32_t pid = w->members[w->ports[peer->port].member].pid;
     struct epoll_event e = {.events = EPOLLIN, .data.ptr = peer};
     peer->pidfd = -1;
+    /* A peer in this process ends with it. */
     if (pid == link->view->me->pid)
         return;
     peer->pidfd = vk_file_own((int)syscall(SYS_pidfd_open, pid, 0));
@@ -247,6 +257,7 @@ static void sim_control(struct link *link)
     struct sim_view *v = link->view;
     struct sim_world *w = v->world;
     struct epoll_event events[16];
+    /* n_deaths only grows. A stale value delays the notice to the next poll. */
     uint32_t deaths = vk_load_relaxed(&w->n_deaths);
     if (v->depth && deaths == link->deaths_seen)
         return;
@@ -264,6 +275,7 @@ static void sim_control(struct link *link)
     }
 }
 
+/* Routes are kept until the NIC closes: frames that are under way name their sender by port and generation. */
 static struct link_peer *find_peer(struct link *link, uint32_t port, uint32_t generation, uint16_t number)
 {
     for (struct link_peer *peer = link->peers; peer; peer = peer->next)
@@ -289,6 +301,7 @@ static int sim_route(struct link *link, const uint8_t address[6], uint16_t numbe
 {
     struct sim_world *w = link->view->world;
     int error = -EHOSTUNREACH;
+    /* One world is one station: an address with another name is on no machine that this NIC can reach. */
     if (memcmp(address, link->address, 6) != 0)
         return error;
     sim_lock(w);
@@ -387,8 +400,11 @@ static int sim_send(struct link *link, struct link_peer *peer, struct link_frame
         gone = !to->used || to->generation != peer->generation;
         if (gone)
             break;
+        /* The first four frames of a member may use the reserve, so that acknowledgements and requests pass when data
+         * has taken all other slots. */
         uint32_t i = to->n_from[v->index] < SIM_FLOW ? sim_slot_take(w, to->n_from[v->index] < 4) : SIM_NONE;
         if (i == SIM_NONE) {
+            /* The receiver wakes this member when it has read one of its frames (sim_path_take). */
             to->blocked[v->index / 64] |= 1ull << v->index % 64;
             break;
         }
@@ -397,8 +413,11 @@ static int sim_send(struct link *link, struct link_peer *peer, struct link_frame
         sign(link, s);
         s->len = (uint32_t)(f->header_len + f->payload_len);
         s->payload = (uint32_t)f->payload_len;
+        /* Data goes through the processor and the bus. All else up to DISCONNECT is the cards' own exchange, and costs
+         * the ranks nothing. */
         s->of_card = kind_of(&f->header) > WIRE_WRITE && kind_of(&f->header) < WIRE_DISCONNECT;
         link_lay_out(s->bytes, f);
+        /* The cost first, then the turn: the frame is on its way at the time at which the processor has finished it. */
         sim_spend(v, cost_to_send(&w->machine, &f->header));
         sim_take_turn(v);
         sim_path_send(v, i, peer->port);
@@ -415,6 +434,7 @@ static int sim_send(struct link *link, struct link_peer *peer, struct link_frame
 /* Link operation. A frame is copied before it is delivered, because link_deliver() may send, which locks the mutex. */
 static int sim_poll(struct link *link, int budget)
 {
+    /* On the stack, because several NICs of a process may be polled by different threads. */
     uint64_t aligned[(SIM_BLOCK + 32768) / 8];
     struct sim_view *v = link->view;
     struct sim_world *w = v->world;
@@ -423,6 +443,7 @@ static int sim_poll(struct link *link, int budget)
         return 0; /* a stale value is corrected by the next poll */
     for (; n < budget; n++) {
         sim_lock(w);
+        /* Before the list is read: an earlier rank could still send a frame that arrives first. */
         if (v->depth)
             sim_take_turn(v);
         sim_path_settle(w, v->me->host, v->depth ? v->me->clock : SIM_NEVER);
@@ -453,6 +474,7 @@ static int sim_poll(struct link *link, int budget)
 
 /* ---------------------------------------------------------------- sleeping, while time is real */
 
+/* Checked and set under the mutex: a frame that arrives between the check and the sleep rings the socket. */
 static int sim_arm(struct link *link)
 {
     struct sim_world *w = link->view->world;

@@ -39,6 +39,7 @@
 #include "base/virtual.h"
 #include "link/sim/world.h"
 
+/* The caller checks for signals between two such calls. */
 #define SLICE (50 * VK_MS)       /* real time of one call that waits */
 #define FIRST_CHECK (20 * VK_MS) /* real time after which a waiting process looks at the running one */
 #define ASLEEP VK_SECOND         /* see above */
@@ -81,6 +82,8 @@ static void dispatch(struct sim_world *w, const struct sim_member *self)
     if (w->now < first->clock)
         w->now = first->clock;
     w->running = (uint32_t)(first - w->members);
+    /* The futex word changes with the mutex held, before the wake-up: a member that is about to sleep sees it and does
+     * not. */
     first->turn++;
     if (first != self && first->asleep)
         w->to_wake = w->running; /* by sim_unlock(): awake before, it would wait for the mutex */
@@ -91,6 +94,7 @@ void sim_step_out(struct sim_world *w, uint32_t member, enum sim_state state)
     struct sim_member *m = &w->members[member];
     m->state = state;
     m->idle = m->aligning = 0;
+    /* Another member runs: it hands over as usual. */
     if (w->running == member || w->running == SIM_NONE)
         dispatch(w, NULL);
 }
@@ -100,6 +104,8 @@ void sim_arrival(struct sim_world *w, uint32_t member)
     struct sim_member *m = &w->members[member];
     if (m->state != SIM_READY || !m->idle || m->aligning)
         return;
+    /* An idle member is the only one whose event an arrival can bring forward: all others have work of their own at
+     * `wake`. */
     uint64_t next = sim_path_next(w, member);
     m->wake = next < m->until ? next : m->until;
     if (m->wake < m->clock)
@@ -132,6 +138,8 @@ static int is_dead(uint32_t pid)
     return state == 0 || state == 'Z' || state == 'X';
 }
 
+/* A thread that has ended meanwhile counts as asleep. If /proc cannot be read, the process counts as awake, and keeps
+ * its turn. */
 static int all_asleep(uint32_t pid)
 {
     char path[400];
@@ -170,6 +178,7 @@ static void watch_running(struct sim_world *w, struct watch *seen)
         sim_step_out(w, member, SIM_ABSENT);
         return;
     }
+    /* Any call, or any thread that runs, starts the second anew. */
     if (seen->member != member || seen->calls != calls || !all_asleep(m->pid))
         *seen = (struct watch){member, calls, now};
     else if (now - seen->since > ASLEEP)
@@ -191,6 +200,7 @@ static int wait_turn(struct sim_view *v, uint64_t most)
         uint64_t now = end == BLANK ? 0 : sim_real_ns();
         if (now >= end)
             return 0;
+        /* end is BLANK for a wait without limit: the slice decides. */
         uint64_t ns = end - now < slice ? end - now : slice;
         struct timespec t = {(time_t)(ns / VK_SECOND), (long)(ns % VK_SECOND)};
         me->asleep = 1; /* checked by dispatch() with the mutex */
@@ -213,8 +223,11 @@ static uint64_t last_safe(const struct sim_world *w, const struct sim_member *me
         const struct sim_member *m = &w->members[i];
         if (m == me || m->state != SIM_READY || m->wake == SIM_NEVER)
             continue;
+        /* A frame of that rank cannot reach this host before its next event and the shortest way. Up to the picosecond
+         * before, this rank sees nothing of it. */
         if (m->host != me->host && w->ahead)
             most = m->wake + w->ahead - 1;
+        /* Equal times run in the order of ranks, so the lower rank may go up to the event itself. */
         else if (m->rank > me->rank)
             most = m->wake;
         else
@@ -242,6 +255,7 @@ void sim_take_turn(struct sim_view *v)
             dispatch(w, me);
         wait_turn(v, BLANK);
     }
+    /* The usual case needs neither futex nor hand-over: this rank is the earliest, and goes on. */
     if (me->clock > last_safe(w, me)) {
         me->state = SIM_READY;
         me->wake = me->clock;
@@ -282,6 +296,7 @@ static uint64_t now(void)
     return v->world->epoch_ns + v->me->clock / 1000;
 }
 
+/* Costs are below a nanosecond on fast machines, so measurements read this clock, and the protocols' timers now(). */
 static uint64_t picoseconds(void)
 {
     return sim_here && sim_here->depth ? sim_here->me->clock : 0;
@@ -324,6 +339,8 @@ static void charge(enum vk_charge what, uint64_t n)
 }
 
 /* The next time at which a NIC of this process has something to do. */
+/* The timers of the protocol (retransmission, acknowledgement) belong to this process's NICs. The clock may not pass
+ * them. */
 static uint64_t next_due(const struct sim_view *v)
 {
     uint64_t due = VK_NEVER;
@@ -337,6 +354,7 @@ static uint64_t next_due(const struct sim_view *v)
 static uint64_t to_ps(const struct sim_view *v, uint64_t ns)
 {
     uint64_t epoch = v->world->epoch_ns;
+    /* A time before the beginning is due now. One too far for picoseconds never comes. */
     if (ns == VK_NEVER || ns - epoch > SIM_NEVER / 2000)
         return ns < epoch ? 0 : SIM_NEVER;
     return (ns - epoch) * 1000;
@@ -371,6 +389,7 @@ static int idle(uint64_t until_ns)
     me->wake = next < me->until ? next : me->until;
     if (me->wake < me->clock)
         me->wake = me->clock;
+    /* Something is due at this clock: the caller goes on without a hand-over. */
     int here = me->state == SIM_RUNNING && me->wake == me->clock;
     if (!here) {
         uint32_t was = me->state;
@@ -386,6 +405,7 @@ static int idle(uint64_t until_ns)
 
 /* ---------------------------------------------------------------- beginning and ending */
 
+/* The last of n ranks has called begin: all servers of the hosts are free, and all clocks are 0. */
 static void start(struct sim_world *w)
 {
     for (uint32_t i = 0; i < SIM_MEMBERS; i++)
@@ -422,6 +442,7 @@ static void align(struct sim_world *w)
     dispatch(w, NULL);
 }
 
+/* Counted each time, because a member that has died must not be counted. */
 static uint32_t count(const struct sim_world *w, int aligning)
 {
     uint32_t n = 0;
@@ -456,6 +477,7 @@ static int begin_first(struct sim_view *v, uint32_t n, uint32_t rank)
     struct sim_member *me = v->me;
     if (!v->begun) {
         uint64_t time = sim_real_ns() + v->ahead_ns;
+        /* The first of a new round. The epoch becomes the latest time of all: no rank's clock may go back. */
         if (count(w, 0) == 0)
             w->epoch_ns = 0;
         if (w->epoch_ns < time)
@@ -464,6 +486,7 @@ static int begin_first(struct sim_view *v, uint32_t n, uint32_t rank)
         v->spare_posts = 0;
         me->state = SIM_GATHERING;
         v->begun = 1;
+        /* More ranks than hosts: each host gets as many as it has processors. */
         w->per_host = n > (uint32_t)w->machine.hosts ? (uint32_t)w->machine.cpus : 1;
         if (count(w, 0) == n)
             start(w);
@@ -477,6 +500,7 @@ static void bind_thread(struct sim_view *v)
     cpu_set_t one;
     CPU_ZERO(&one);
     v->bound = 0;
+    /* A program that was confined to other cores keeps them: its hand-overs are slower, its times are the same. */
     if (sched_getaffinity(0, sizeof v->cores, &v->cores) != 0 || !CPU_ISSET(v->world->core, &v->cores))
         return;
     CPU_SET(v->world->core, &one);
@@ -531,6 +555,7 @@ static void end(void)
         v->depth--;
     if (v->depth == 0) {
         uint64_t real = sim_real_ns(), time = v->world->epoch_ns + v->me->clock / 1000;
+        /* now() goes on from the end of virtual time, so that time-outs which were set in it do not expire at once. */
         if (v->me->state != SIM_GATHERING && time > real + v->ahead_ns)
             v->ahead_ns = time - real;
         free_thread(v);

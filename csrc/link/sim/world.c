@@ -33,14 +33,19 @@
 #define OPEN_FOR (10 * VK_SECOND) /* real time for another process to finish opening */
 #define FREE_PAYLOAD 8192         /* largest payload of a frame on a machine without a description */
 #define LARGEST_PAYLOAD 32768
+/* Large transfers would otherwise take every slot, and a short frame such as an acknowledgement could not pass. */
 #define RARE 256 /* slots that only short flows may use */
 
+/* EOWNERDEAD: the previous owner died with the mutex. The memory is used as that member left it. The member itself is
+ * removed by those that wait for it (turns.c). */
 void sim_lock(struct sim_world *w)
 {
     if (pthread_mutex_lock(&w->mutex) == EOWNERDEAD)
         pthread_mutex_consistent(&w->mutex);
 }
 
+/* The member that was given the turn is woken after the mutex is free. Woken before, it would run into the mutex and
+ * sleep again. */
 void sim_unlock(struct sim_world *w)
 {
     uint32_t wakes = w->to_wake;
@@ -54,6 +59,7 @@ void sim_unlock(struct sim_world *w)
 
 uint32_t sim_slot_take(struct sim_world *w, int rare)
 {
+    /* Free slots are those of the list, and those that no frame has used yet. */
     if (!rare && w->n_free + (w->n_slots - w->n_fresh) < RARE)
         return SIM_NONE;
     uint32_t i = w->free_slot;
@@ -62,6 +68,7 @@ uint32_t sim_slot_take(struct sim_world *w, int rare)
         w->n_free--;
         return i;
     }
+    /* Fresh slots are taken last: their pages take no memory before they are written. */
     return w->n_fresh < w->n_slots ? w->n_fresh++ : SIM_NONE;
 }
 
@@ -74,6 +81,8 @@ void sim_slot_free(struct sim_world *w, uint32_t i)
 
 /* ---------------------------------------------------------------- finding the memory */
 
+/* Returns a socket that holds an abstract name, or -errno; -EADDRINUSE: another process holds it. The kernel frees the
+ * name when the socket closes, also if the process is killed. */
 static int bind_name(const char *name)
 {
     struct sockaddr_un a = {.sun_family = AF_UNIX};
@@ -95,6 +104,7 @@ static int lock_name(const char *name)
     snprintf(lock, sizeof lock, "viakit/sim-lock/%u/%s", (unsigned)getuid(), name);
     for (uint64_t end = sim_real_ns() + OPEN_FOR;;) {
         int fd = bind_name(lock);
+        /* After OPEN_FOR the holder is taken for stopped, and the caller gets the error. */
         if (fd != -EADDRINUSE || sim_real_ns() > end)
             return fd;
         nanosleep(&(struct timespec){0, 1000000}, NULL);
@@ -114,6 +124,8 @@ static int find_memory(const char *name)
         const char *at = strchr(line, '@');
         if (at == NULL || strncmp(at, prefix, (size_t)n) != 0 || sscanf(at + n, "%u/%u", &pid, &number) != 2)
             continue;
+        /* The name is of this user (the kernel checks access to /proc/PID/fd), but its process may have ended since the
+         * list was read: then open() fails, and the search goes on. */
         snprintf(path, sizeof path, "/proc/%u/fd/%u", pid, number);
         fd = vk_file_own(open(path, O_RDWR | O_CLOEXEC));
     }
@@ -128,6 +140,7 @@ static void init(struct sim_world *w, const struct sim_machine *machine)
     pthread_mutexattr_t a;
     pthread_mutexattr_init(&a);
     pthread_mutexattr_setpshared(&a, PTHREAD_PROCESS_SHARED);
+    /* Robust: a rank may be killed while it holds the mutex. */
     pthread_mutexattr_setrobust(&a, PTHREAD_MUTEX_ROBUST);
     pthread_mutex_init(&w->mutex, &a);
     pthread_mutexattr_destroy(&a);
@@ -138,6 +151,7 @@ static void init(struct sim_world *w, const struct sim_machine *machine)
         w->has_machine = 1;
         w->max_payload = machine->mtu < LARGEST_PAYLOAD ? (uint32_t)machine->mtu : LARGEST_PAYLOAD;
     }
+    /* A multiple of a cache line, because the times of a slot are written by one process and read by another. */
     w->slot_size = (uint32_t)(sizeof(struct sim_slot) + SIM_BLOCK + w->max_payload + 63) & ~63u;
     w->n_slots = SIM_SLOT_BYTES / w->slot_size;
     w->free_slot = w->running = w->to_wake = SIM_NONE;
@@ -154,6 +168,8 @@ static struct sim_member *join(struct sim_world *w)
         struct sim_member *m = &w->members[i];
         if (m->state != SIM_ABSENT)
             continue;
+        /* The futex word goes on counting: a late wake-up for the member before must not look like one for this
+         * member. */
         uint32_t turn = m->turn;
         *m = (struct sim_member){.state = SIM_OUTSIDE, .pid = (uint32_t)getpid(), .turn = turn, .first_port = SIM_NONE};
         if (w->n_members <= i)
@@ -172,6 +188,7 @@ static int map(struct sim_view *v, const struct sim_machine *machine)
         v->memory_fd = vk_file_own(memfd_create("viakit-sim", MFD_CLOEXEC));
         if (v->memory_fd < 0 || ftruncate(v->memory_fd, (off_t)v->len) != 0)
             return -errno;
+        /* A new memfd is zero: all lists and states but those that init() sets. */
         fresh = 1;
     }
     if (v->memory_fd < 0)
@@ -180,6 +197,7 @@ static int map(struct sim_view *v, const struct sim_machine *machine)
     if (at == MAP_FAILED)
         return -errno;
     v->world = at;
+    /* No other process can see it yet: its name is bound below, and the lock of the name is held. */
     if (fresh)
         init(v->world, machine);
     char name[96];
@@ -243,6 +261,7 @@ int sim_world_open(const char *name, struct sim_view **out)
     struct sim_view *v = calloc(1, sizeof *v);
     if (v == NULL)
         return -ENOMEM;
+    /* release() closes both, whichever step fails. */
     v->memory_fd = v->name_fd = -1;
     strcpy(v->name, name);
     int lock = lock_name(name);
@@ -261,6 +280,7 @@ int sim_world_open(const char *name, struct sim_view **out)
 
 void sim_world_close(struct sim_view *v)
 {
+    /* A process that closes its last NIC inside virtual time leaves it, so that the other ranks go on. */
     while (v->depth || v->begun)
         sim_virtual.end();
     sim_lock(v->world);

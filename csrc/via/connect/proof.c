@@ -21,6 +21,7 @@
 #include "via/pending.h"
 #include "via/vi.h"
 
+/* Part of the protocol: both sides must have the same bytes. The rest of each label is zero. */
 #define LABEL 24
 static const char request_label[LABEL] = "viakit via request";
 static const char transcript_label[LABEL] = "viakit via transcript";
@@ -30,6 +31,8 @@ static const char reject_label[LABEL] = "viakit via reject";
 
 /* ---------------------------------------------------------------- the secret */
 
+/* The secret is wiped first: freed memory may be given to other code of the program. Called when a VI is destroyed, and
+ * when its secret is replaced. */
 void via_proof_free(struct via_vi *vi)
 {
     if (vi->proof == NULL)
@@ -61,6 +64,7 @@ VIP_RETURN viakit_set_vi_secret(VIP_VI_HANDLE handle, const void *secret, size_t
                        viakit_state_name((int)vi->state));
         free(proof);
     } else {
+        /* An idle VI has no handshake under way, so no proof by the previous secret is outstanding. */
         via_proof_free(vi);
         if (proof) {
             memcpy(proof->secret.bytes, secret, len);
@@ -81,6 +85,8 @@ static void begin(struct vk_blake2s *s, const struct via_secret *secret, const c
     vk_blake2s_add(s, label, LABEL);
 }
 
+/* The identity of the side (station, port, VI), and its key, first number and rights in the block. A host between the
+ * two could otherwise change them. The block is hashed as it is on the wire, so both sides hash the same bytes. */
 static void add_side(struct vk_blake2s *s, const struct conn_side *side)
 {
     vk_blake2s_add(s, side->address, 6);
@@ -90,6 +96,8 @@ static void add_side(struct vk_blake2s *s, const struct conn_side *side)
     vk_blake2s_add(s, side->nonce, sizeof((struct wire_proof *)0)->nonce);
 }
 
+/* The lengths of both names are in the block, which has been hashed before them: the border between them is covered,
+ * too. */
 static void add_requester(struct vk_blake2s *s, const struct conn_side *requester, struct conn_names names)
 {
     add_side(s, requester);
@@ -99,6 +107,8 @@ static void add_requester(struct vk_blake2s *s, const struct conn_side *requeste
 
 /* ---------------------------------------------------------------- REQUEST */
 
+/* The body of a REQUEST: block, wanted name, own name, nonce, mac. The caller has built the frame, so the lengths need
+ * no check here. */
 const uint8_t *conn_proof_nonce(const struct link_frame *request)
 {
     const struct wire_connect *c = &request->block.connect;
@@ -139,11 +149,14 @@ VIP_RETURN conn_proof_add_to_request(struct via_vi *vi, struct link_frame *f)
     memcpy(at, proof.nonce, sizeof proof.nonce);
     struct conn_side requester = conn_proof_requester(vi->nic, f);
     conn_proof_request(&vi->proof->secret, &requester, conn_proof_names(f), proof.mac);
+    /* The nonce was in place before: the mac covers it, and is computed from the frame itself. */
     memcpy(at, &proof, WIRE_REQUEST_PROOF);
     f->header.len = (uint16_t)(f->header.len + WIRE_REQUEST_PROOF);
     return VIP_SUCCESS;
 }
 
+/* The comparison takes the same time wherever the macs differ, so that a sender cannot guess one byte after the
+ * other. */
 int conn_proof_request_right(const struct via_secret *secret, const struct conn_side *requester,
                              struct conn_names names, const struct wire_proof *proof)
 {
@@ -186,9 +199,13 @@ int conn_proof_accept_right(const struct via_vi *vi, const struct link_frame *re
                             uint8_t transcript[32])
 {
     uint8_t mac[32];
+    /* A secret on one side only is no match: a VI with a secret never connects to one that proves nothing, and the
+     * other way round. */
     if (vi->proof == NULL || !f->c.proof)
         return vi->proof == NULL && !f->c.proof;
     struct conn_side requester = conn_proof_requester(vi->nic, request);
+    /* The requester takes its own side from its stored REQUEST, and the acceptor from the ACCEPT. If a frame was
+     * changed on the way, the two transcripts differ. */
     struct conn_side acceptor = {f->from, f->h->src_port, f->h->src_vi, &f->c, f->proof.nonce};
     conn_proof_transcript(&vi->proof->secret, &requester, conn_proof_names(request), &acceptor, transcript);
     conn_proof_accept(&vi->proof->secret, transcript, mac);
@@ -202,6 +219,7 @@ void conn_proof_confirm(struct via_vi *vi, const struct link_frame *request, con
     const struct wire_connect *c = &request->block.connect;
     struct conn_to to = {.peer = f->peer, .port = f->h->src_port, .vi = f->h->src_vi, .key = f->c.key};
     struct via_proof *own = vi->proof;
+    /* Without a secret CONFIRM has no proof, and nothing to keep: it can be made again from the ACCEPT. */
     if (own == NULL) {
         conn_send_to_server(vi->nic, &to, vi->number, c->request, c->key, WIRE_CONFIRM);
         return;
@@ -216,6 +234,8 @@ void conn_proof_confirm(struct via_vi *vi, const struct link_frame *request, con
 int conn_proof_confirm_again(struct via_vi *vi, const struct conn_to *to, uint32_t request)
 {
     const struct via_proof *own = vi->proof;
+    /* An ACCEPT may be repeated because our CONFIRM was lost. One that belongs to an earlier connection of this VI gets
+     * no answer. */
     if (own->confirm.request != request || own->confirm.key != vi->key)
         return 0;
     conn_send(vi->nic, to, WIRE_CONFIRM, vi->number, 0, &own->confirm, &own->confirm_proof);
@@ -231,6 +251,7 @@ int conn_proof_confirm_right(const struct via_secret *secret, const uint8_t tran
     return vk_equal_secret(mac, f->proof.mac, sizeof mac);
 }
 
+/* A REJECT is not based on the transcript. The requester's nonce binds it to this REQUEST. */
 void conn_proof_reject(const struct via_secret *secret, const uint8_t *nonce, const struct wire_connect *body,
                        uint32_t code, uint8_t mac[32])
 {
@@ -257,6 +278,8 @@ static struct conn_names names_of_client(const struct via_conn *conn)
 VIP_RETURN conn_proof_check_client(const struct via_conn *conn, const struct via_vi *vi)
 {
     struct conn_side client = side_of_client(conn);
+    /* Each case has a message of its own, because the program that accepts must decide whether to set a secret or to
+     * reject. */
     if (vi->proof == NULL && conn->remote.proof)
         return vk_fail(VIP_REJECT,
                        "VipConnectAccept: the client's VI has a secret, and the server's has none: set the same "
