@@ -574,8 +574,18 @@ def _functions_by_value() -> Finding:
     return Finding("cloudpickle", None, "not installed", detail, "pip install cloudpickle")
 
 
+def _notebooks() -> Finding:
+    """Check the packages of the lessons."""
+    versions = {name: _version(name) for name in ("jupyterlab", "jupytext", "anywidget", "ipyparallel")}
+    missing = [name for name, version in versions.items() if not version]
+    if missing:
+        found = f"not installed: {', '.join(missing)}"
+        return Finding("notebooks", None, found, "`viakit lab` and the lessons need them", "pip install 'viakit[lab]'")
+    return Finding("notebooks", True, f"JupyterLab {versions['jupyterlab']}", "`viakit lab` opens the lessons")
+
+
 _CHECKS: tuple[Callable[[], Finding | list[Finding]], ...] = (
     _core, _kernel, _hosts, _cores, _memlock, _udp_offload, _receive_buffers, _process_vm_readv, _membarrier,
     _huge_pages, _dev_shm, _crc32, _governor, _virtualisation, _mpi, _zmq, _programs, _job_secret, _plotting,
-    _functions_by_value,
+    _functions_by_value, _notebooks,
 )  # fmt: skip

@@ -6,8 +6,10 @@ import errno
 import io
 import json
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +17,7 @@ from viakit import doctor
 from viakit.cli.class_page import class_page
 from viakit.testbed import NamespaceError
 
+N_LESSONS = len(list((Path(__file__).resolve().parents[2] / "notebooks").glob("[0-9]*.md")))
 HOST_STEPS = [
     "user namespaces",
     "network namespaces",
@@ -178,14 +181,23 @@ def test_it_runs_without_writing_anything(tmp_path):
 
 def test_a_page_for_a_class():
     good = [doctor.Finding(name, True, "") for name in ("viakit's compiled extension", "network namespaces")]
-    good += [doctor.Finding(name, True, "") for name in ("veth interfaces", "raw sockets", "cores")]
+    good += [doctor.Finding(name, True, "") for name in ("veth interfaces", "raw sockets", "cores", "notebooks")]
     page = class_page(good)
     assert "Nothing is missing." in page
     assert " no " not in page
+    assert page.splitlines()[0].endswith(f": all {N_LESSONS} lessons are ready")
+    rows = re.findall(r"^([\d, ]+) yes", page, re.MULTILINE)
+    named = sorted(int(one) for row in rows for one in row.split(","))
+    assert named == list(range(N_LESSONS)), "each lesson stands once on the page"
     one = doctor.Finding(
         "network namespaces", False, "refused", "", "sysctl -w kernel.unprivileged_userns_clone=1 " * 3
     )
     page = class_page([*good[:1], one, *good[2:]])
-    assert "measure on this host by UDP" in page
+    assert "measure on this host, without a wire" in page
+    assert page.splitlines()[0].endswith(": ready 0, 2, 4, 6, 7, 9, 10, 12; see below 1, 3, 5, 8, 11")
+    without = doctor.Finding("notebooks", None, "not installed: jupytext", "", "pip install")
+    no_lab = class_page([*good[:-1], without])
+    assert "ready none" in no_lab
+    assert no_lab.count("do not run (notebooks)") == 4
     assert "sysctl" in page
-    assert max(map(len, page.splitlines())) <= 79
+    assert max(map(len, f"{page}\n{no_lab}".splitlines())) <= 79

@@ -12,12 +12,22 @@ if TYPE_CHECKING:
 __all__ = ["class_page"]
 
 # By lessons: findings that must be ok, and the consequence without them.
+_BASE = ("viakit's compiled extension", "notebooks")
+_WIRE = ("network namespaces", "veth interfaces")
 _LESSONS = (
-    ("0, 2, 4, 9, 10", ("viakit's compiled extension",), "do not run"),
-    ("1, 3, 5, 8", ("network namespaces", "veth interfaces"), "measure on this host by UDP, without a wire"),
-    ("3", ("raw sockets",), "measures VIA over UDP instead of raw frames"),
-    ("6, 7", ("cores",), "run, but the scheduler decides their times: use counters"),
+    ((0, 2, 4, 9, 10, 12), _BASE, "do not run"),
+    ((1, 5, 8, 11), (*_BASE, *_WIRE), "measure on this host, without a wire"),
+    ((3,), (*_BASE, *_WIRE, "raw sockets"), "measures VIA over UDP instead of raw frames"),
+    ((6, 7), (*_BASE, "cores"), "run, but the scheduler decides their times: use counters"),
 )
+
+
+def _one_line(ready: list[int], others: list[int]) -> str:
+    """Return the line of this machine in the list of a class."""
+    if not others:
+        return f"{platform.node()}: all {len(ready)} lessons are ready"
+    words = f"ready {', '.join(map(str, ready)) or 'none'}"
+    return f"{platform.node()}: {words}; see below {', '.join(map(str, others))}"
 
 
 def class_page(findings: list[Finding]) -> str:
@@ -31,21 +41,26 @@ def class_page(findings: list[Finding]) -> str:
     Returns
     -------
     str
-        At most 80 columns, for a printer or a terminal.
+        At most 80 columns, for a printer or a terminal; the first line sums up the machine.
     """
     by_name = {one.name: one for one in findings}
-    lines = [f"viakit on {platform.node()}: {platform.system()} {platform.release()}", ""]
-    lines += [f"{'lessons':16} {'ready':6} note", "-" * 79]
-    for lessons, needed, otherwise in _LESSONS:
+    lines = [f"{'lessons':18} {'ready':6} note", "-" * 79]
+    ready: list[int] = []
+    for numbers, needed, otherwise in _LESSONS:
         missing = [name for name in needed if name not in by_name or by_name[name].ok is not True]
-        note = f"{otherwise} ({', '.join(missing)})" if missing else ""
+        ready += [] if missing else numbers
+        without = "do not run" if set(missing) & set(_BASE) else otherwise
+        note = f"{without} ({', '.join(missing)})" if missing else ""
+        lessons = ", ".join(map(str, numbers))
         lines += textwrap.wrap(
-            f"{lessons:16} {'no' if missing else 'yes':6} {note}".rstrip(), 79, subsequent_indent=" " * 24
+            f"{lessons:18} {'no' if missing else 'yes':6} {note}".rstrip(), 79, subsequent_indent=" " * 26
         )
+    others = [one for numbers, _, _ in _LESSONS for one in numbers if one not in ready]
+    lines = [_one_line(sorted(ready), sorted(others)), "", *lines]
     remedies = {one.name: one.remedy for one in findings if one.remedy and one.ok is not True}
     lines += ["", "Remedies" if remedies else "Nothing is missing."]
     for name, remedy in remedies.items():
         lines += textwrap.wrap(f"{name}: {remedy}", 79, initial_indent="  ", subsequent_indent="    ")
-    lines += ["", "For thirty laptops: run `viakit doctor --class` on each, before the class."]
+    lines += ["", f"{platform.system()} {platform.release()}. A class collects the first line of each laptop."]
     lines += ["VIAKIT_QUICK=1 viakit lab   makes every measurement short."]
     return "\n".join(lines)
