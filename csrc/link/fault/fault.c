@@ -21,6 +21,7 @@
 #include "base/clock.h"
 #include "link/fault/keep.h"
 
+/* Shorter than a time-out of the provider, so that a full link is not taken for a lost frame. */
 #define RETRY_NS (50 * VK_US) /* next attempt after the inner link had no room */
 
 /* The link's struct stays the argument of every operation and leads to the decorator by its client. */
@@ -47,6 +48,7 @@ static int send_filtered(struct fault *fault, struct link_peer *peer, struct lin
     struct link_flat *flat = link_flatten(peer, f);
     if (flat == NULL)
         return -EAGAIN;
+    /* The filter corrupts a frame behind its checksum, as a wire does. The receiver must detect it. */
     link_flat_checksum(flat);
     int sent = 1;
     if (!fault->decided) /* once per index: a frame that waits for room must not be decided on again until it is lost */
@@ -71,6 +73,7 @@ static int send_filtered(struct fault *fault, struct link_peer *peer, struct lin
         sent = fault_send_flat(fault, flat);
         break;
     case VIAKIT_CORRUPT:
+        /* A prime stride: successive frames are damaged at different places, and the same ones in each run. */
         flat->bytes[(fault->index * 7919) % flat->len] ^= (uint8_t)(1u << (fault->index & 7));
         sent = send_with_remark(fault, flat, "corrupted on purpose");
         break;
@@ -83,6 +86,7 @@ static int send_filtered(struct fault *fault, struct link_peer *peer, struct lin
         sent = fault_send_flat(fault, flat);
     }
     free(flat);
+    /* Not accepted: the provider offers the frame again, with the same index and verdict. */
     if (sent != 1)
         return sent;
     fault->index++;
@@ -116,6 +120,7 @@ static struct link_flat *corrupt(const struct fault *fault, struct link_peer *pe
     if (flat == NULL)
         return NULL;
     link_flat_checksum(flat);
+    /* The number of the bit in the frame. A draw that hits it moves to the next bit. */
     const uint64_t flag = 8 * offsetof(struct wire_header, flags) + 6;
     uint32_t n = fault->faults.corrupt_bits ? fault->faults.corrupt_bits : 1;
     for (uint32_t i = 0; i < n; i++) {
@@ -133,6 +138,8 @@ static void plan_frame(struct fault *fault, struct link_peer *peer, struct link_
     uint64_t number = fault->index, draw = fault_number(kind, fault->of_kind[kind]);
     struct link_flat *corrupted = NULL;
     int n = what & 1u << VIAKIT_DUPLICATE ? 2 : 1;
+    /* One frame has at most one of the two: a corrupted frame is not late. Without memory for the copy the fault does
+     * not happen. */
     if (what & 1u << VIAKIT_CORRUPT)
         corrupted = corrupt(fault, peer, &frames[i], draw);
     else if (what & 1u << VIAKIT_HOLD && fault->n_late < LATE_MOST) {
@@ -156,6 +163,8 @@ static void plan(struct fault *fault, struct link_peer *peer, struct link_frame 
     fault->plain = 1;
     for (int i = 0; i < n; i++) {
         int kind = frames[i].header.version_kind & 15;
+        /* During a partition every frame is lost, and no draw is made. Draws depend on numbers only, so those behind
+         * the partition stay the same. */
         unsigned what =
             cut ? 1u << VIAKIT_DROP : fault_decide(&fault->faults, fault->index, kind, fault->of_kind[kind]);
         fault->fate[i] = (uint8_t)what;
@@ -164,6 +173,7 @@ static void plan(struct fault *fault, struct link_peer *peer, struct link_frame 
             plan_frame(fault, peer, frames, i, what);
         fault->of_kind[kind]++;
         fault->index++;
+        /* A late frame whose turn has come goes right behind the frame that had to overtake it. */
         for (struct link_flat *p = fault->late; p; p = p->next)
             if (p->after == fault->index - 1) {
                 add_item(fault, i, p->peer, p->number, p)->extra = 1;
@@ -176,6 +186,7 @@ static void plan(struct fault *fault, struct link_peer *peer, struct link_frame 
 static int hand_on(struct fault *fault, struct link_frame *frames)
 {
     int done = 0;
+    /* No fault in this chunk: the frames go on as they are, in one call, and without copies of their headers. */
     if (fault->plain)
         return fault->inner->send(fault->link, fault->items[0].peer, frames, fault->n_items);
     for (int k = 0; k < fault->n_items; k++) {
@@ -188,6 +199,7 @@ static int hand_on(struct fault *fault, struct link_frame *frames)
     while (done < fault->n_items) {
         const struct item *first = &fault->items[done];
         int run = 1;
+        /* The longest run for one peer, so that the link can make a super-frame of it. */
         while (!first->alone && done + run < fault->n_items && !first[run].alone && first[run].peer == first->peer)
             run++;
         link_remark(fault->client, first->alone ? "corrupted on purpose" : NULL);
@@ -196,6 +208,7 @@ static int hand_on(struct fault *fault, struct link_frame *frames)
         if (sent <= 0)
             return done ? done : sent;
         done += sent;
+        /* The link is full. The rest is offered again by the provider. */
         if (sent < run)
             break;
     }
@@ -223,6 +236,8 @@ static int hand_to_line(struct fault *fault, struct link_frame *frames, uint64_t
 }
 
 /* Counts the faults that were applied, and undoes the others: of n frames, `taken` were accepted. */
+/* Called after each chunk, with the numbers as plan() has advanced them. What was not accepted must leave no trace: the
+ * same draws are made when it is offered again. */
 static void settle(struct fault *fault, struct link_peer *peer, const struct link_frame *frames, int n, int taken,
                    int done, int cut)
 {
@@ -243,6 +258,7 @@ static void settle(struct fault *fault, struct link_peer *peer, const struct lin
     for (int i = taken; i < n; i++)
         fault->of_kind[frames[i].header.version_kind & 15]--;
     fault->index -= (uint64_t)(n - taken);
+    /* Copies of corrupted frames belong to the item. A late frame belongs to the list until it was sent. */
     for (int k = 0; k < fault->n_items; k++) {
         struct item *item = &fault->items[k];
         if (item->alone)
@@ -271,6 +287,8 @@ static int send_chunk(struct fault *fault, struct link_peer *peer, struct link_f
     int cut = fault_cut_by_time(fault, now), lined = fault_through_line(fault, now);
     plan(fault, peer, frames, n, cut);
     int done = fault->n_items == 0 ? 0 : lined ? hand_to_line(fault, frames, now) : hand_on(fault, frames), taken = n;
+    /* The first item that was not accepted decides: its frame, and all behind it, are offered again. An extra copy is
+     * given up, because its frame has been sent. */
     if (done < fault->n_items) {
         const struct item *next = &fault->items[done > 0 ? done : 0];
         taken = next->source + next->extra;
@@ -284,10 +302,12 @@ static int send_chunk(struct fault *fault, struct link_peer *peer, struct link_f
 static int fault_send(struct link *link, struct link_peer *peer, struct link_frame *frames, int n)
 {
     struct fault *fault = fault_of(link);
+    /* All frames of one call belong to one connection, so the first one's header decides. */
     int done = 0;
     if ((!fault->active && !fault->filter) || link_must_arrive(fault->client, &frames[0].header))
         return fault->inner->send(link, peer, frames, n);
     while (done < n) {
+        /* A filter decides on single frames, because it may call the program. */
         int left = n - done, part = fault->filter ? 1 : left < CHUNK ? left : CHUNK;
         int taken =
             fault->filter ? send_filtered(fault, peer, &frames[done]) : send_chunk(fault, peer, &frames[done], part);
@@ -311,6 +331,7 @@ static int fault_send_short(struct link *link, struct link_peer *peer, const uin
     int kind = h.version_kind & 15;
     if ((!fault->active && !fault->filter) || link_must_arrive(fault->client, &h))
         return fault->inner->send_short(link, peer, header, payload, len);
+    /* All that needs the frame's bytes stored, or the time. The short path has neither. */
     if (fault->filter || fault->late || fault->line || f->delay_us > 0 || f->jitter_us > 0 || f->stall_us > 0 ||
         f->partition_us != 0 || f->partition_frames)
         return 0;
@@ -335,6 +356,7 @@ static int fault_request_all(struct link *link, const uint8_t address[6], struct
     int kind = frame->header.version_kind & 15;
     if (!fault->active)
         return fault->inner->request_all(link, address, frame);
+    /* A request has a number of its own, as any frame. */
     int cut = fault_is_cut(fault, vk_now());
     unsigned what = fault_decide(&fault->faults, fault->index++, kind, fault->of_kind[kind]++);
     if (cut || what & (1u << VIAKIT_DROP | 1u << VIAKIT_CORRUPT)) {
@@ -367,6 +389,8 @@ static int fault_poll(struct link *link, int budget)
     }
     if (!cut)
         return fault->inner->poll(link, budget);
+    /* A partition cuts both directions. The frames are taken from the link, because they would otherwise arrive after
+     * it. */
     link_discard_arrivals(fault->client, 1);
     int n = fault->inner->poll(link, budget);
     link_discard_arrivals(fault->client, 0);
@@ -388,6 +412,7 @@ static uint64_t fault_due(struct link *link)
 
 /* ---------------------------------------------------------------- opening and closing */
 
+/* Frames in the line are sent without their delay. Frames that the link does not accept now are lost. */
 static void remove_fault(struct fault *fault)
 {
     fault_send_all_kept(fault);
@@ -399,6 +424,7 @@ static void remove_fault(struct fault *fault)
 static void fault_close(struct link *link)
 {
     struct fault *fault = fault_of(link);
+    /* Read before the decorator is freed. */
     void (*close)(struct link *) = fault->inner->close;
     remove_fault(fault); /* a wire delivers the frames on it, even if the sender is gone */
     close(link);
@@ -412,6 +438,7 @@ int fault_wrap(struct link_client *client, const struct link_ops **ops, struct l
     fault->client = client;
     fault->inner = *ops;
     fault->link = link;
+    /* An empty queue: the end points to the head. */
     fault->line_end = &fault->line;
     fault->ops = **ops; /* operations that are not replaced below stay the link's own */
     fault->ops.close = fault_close;
@@ -433,6 +460,7 @@ void fault_unwrap(struct link_client *client, const struct link_ops **ops)
     remove_fault(client->fault);
 }
 
+/* For another decorator (watch/tap.c) that is to stand between this one and the link. */
 const struct link_ops **fault_inner(struct fault *fault)
 {
     return &fault->inner;

@@ -32,6 +32,7 @@ int fault_cut_by_time(const struct fault *fault, uint64_t now)
     const viakit_faults *f = &fault->faults;
     if (!fault->active)
         return 0;
+    /* In microseconds since the partition's begin. A negative length has no end. */
     double t = (double)(now - fault->began) * 1e-3 - f->partition_after_us;
     return f->partition_us != 0 && t >= 0 && (f->partition_us < 0 || t < f->partition_us);
 }
@@ -48,10 +49,12 @@ static uint64_t stalled_for(const struct fault *fault, uint64_t at)
     uint64_t every = (uint64_t)(f->stall_every_us * 1e3), stall = (uint64_t)(f->stall_us * 1e3);
     if (!fault->active || stall == 0 || every == 0)
         return 0;
+    /* The stall is the last part of each period, so that a connection can be set up before the first one. */
     uint64_t phase = (at - fault->began) % every;
     return phase + stall >= every ? every - phase : 0;
 }
 
+/* Once a frame is in the line, all later ones go through it, too: otherwise they would overtake it. */
 int fault_through_line(const struct fault *fault, uint64_t now)
 {
     return fault->line || (fault->active && (fault->faults.delay_us > 0 || fault->faults.jitter_us > 0)) ||
@@ -72,6 +75,8 @@ void fault_enqueue(struct fault *fault, struct link_flat *flat, uint64_t number,
     else if (later_us > 0)
         LINK_COUNT(fault->client, fault_delayed, 1);
     due += stalled;
+    /* First in, first out: jitter moves frames in time and never past each other. Overtaking is a fault of its own
+     * (late). */
     if (due < fault->line_due)
         due = fault->line_due;
     flat->due = fault->line_due = due;
@@ -79,6 +84,7 @@ void fault_enqueue(struct fault *fault, struct link_flat *flat, uint64_t number,
     *fault->line_end = flat;
     fault->line_end = &flat->next;
     fault->line_bytes += flat->len;
+    /* The NIC's thread, or a poll, runs fault_advance_line() then. */
     link_timer(fault->client, due);
 }
 
@@ -105,6 +111,7 @@ void fault_advance_line(struct fault *fault, uint64_t now)
             sent = n; /* a lasting fault of the link: these frames are lost */
         for (int i = 0; i < sent; i++)
             free(line_pop(fault));
+        /* The link is full. fault_due() names a time soon after now. */
         if (sent < n)
             return;
     }
@@ -120,6 +127,7 @@ void fault_keep_late(struct fault *fault, struct link_flat *flat, uint64_t numbe
     flat->due = vk_now() + LATE_NS;
     flat->next = NULL;
     struct link_flat **p = &fault->late;
+    /* At most LATE_MOST entries, so that a walk to the end costs little. */
     while (*p)
         p = &(*p)->next;
     *p = flat;
@@ -140,6 +148,7 @@ void fault_send_overdue(struct fault *fault, uint64_t now, int all)
 {
     for (struct link_flat *p = fault->late, *next; p; p = next) {
         next = p->next;
+        /* Not overtaken yet, and its time has not come. */
         if (!all && p->due > now && p->after >= fault->index)
             continue;
         if (fault_through_line(fault, now)) {
@@ -159,6 +168,7 @@ void fault_send_overdue(struct fault *fault, uint64_t now, int all)
 
 void fault_send_all_kept(struct fault *fault)
 {
+    /* No further fault applies to these frames. VK_NEVER: every due time has passed. */
     fault->active = 0;
     fault_advance_line(fault, VK_NEVER);
     fault_send_overdue(fault, vk_now(), 1);
@@ -173,6 +183,7 @@ void fault_forget_kept(struct fault *fault, const struct link_peer *peer)
             free(p);
         }
     }
+    /* The line is rebuilt in place from the frames that stay. The peer's struct is about to be freed. */
     fault->line_end = &fault->line;
     for (struct link_flat *p = fault->line, *next; p; p = next) {
         next = p->next;
