@@ -235,9 +235,9 @@ static int hand_to_line(struct fault *fault, struct link_frame *frames, uint64_t
     return done ? done : -EAGAIN;
 }
 
-/* Counts the faults that were applied, and undoes the others: of n frames, `taken` were accepted. */
-/* Called after each chunk, with the numbers as plan() has advanced them. What was not accepted must leave no trace: the
- * same draws are made when it is offered again. */
+/* Counts the faults that were applied, and undoes the others: of n frames, `taken` were accepted. Called after each chunk,
+ * with the numbers as plan() has advanced them. The other frames must leave no trace: the same draws are made when they
+ * are offered again. */
 static void settle(struct fault *fault, struct link_peer *peer, const struct link_frame *frames, int n, int taken,
                    int done, int cut)
 {

@@ -27,8 +27,8 @@ static const struct entry {
 };
 #define N_ENTRIES (sizeof entries / sizeof *entries)
 
-/* TIME is given in microseconds, RATE in megabytes per second, BITS in megabits per second, NS in nanoseconds. */
-/* Converts to picoseconds, or picoseconds per byte. */
+/* Converts to picoseconds, or picoseconds per byte. TIME is given in microseconds, RATE in megabytes per second, BITS in
+ * megabits per second, NS in nanoseconds. */
 static double converted(enum unit unit, double value)
 {
     switch (unit) {

@@ -338,9 +338,8 @@ static void charge(enum vk_charge what, uint64_t n)
     sim_spend(v, cost);
 }
 
-/* The next time at which a NIC of this process has something to do. */
-/* The timers of the protocol (retransmission, acknowledgement) belong to this process's NICs. The clock may not pass
- * them. */
+/* The next time at which a NIC of this process has something to do. The timers of the protocol (retransmission,
+ * acknowledgement) belong to this process's NICs, and the clock may not pass them. */
 static uint64_t next_due(const struct sim_view *v)
 {
     uint64_t due = VK_NEVER;
