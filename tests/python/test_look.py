@@ -12,7 +12,9 @@ NAMES = [*endpoints.protocols(), "via", "bip", *(f"mpi:{one}" for one in ("mpich
 
 def test_every_protocol_is_in_the_table():
     chosen = look.looks(endpoints.protocols())
-    assert set(endpoints.protocols()) <= set(look._TABLE), "a new protocol needs a row in viakit/measure/look.py"
+    for row in endpoints.protocols().values():
+        colour, marker = row.look.split()  # "vermilion o", in the protocol's row
+        assert chosen[row.name] == look.Look(look.COLOURS[colour], marker)
     pairs = [(one.colour, one.marker) for one in chosen.values()]
     assert len(set(pairs)) == len(pairs)
 
@@ -30,6 +32,21 @@ def test_members_of_a_family_differ_in_grey():
     for markers in families.values():
         assert len(set(markers)) == len(markers)
     assert set(families) <= set(look.PALETTE)
+
+
+@pytest.mark.parametrize(
+    "compared",
+    [
+        ("via-shm", "unix"),
+        ("bip-shm", "unix"),
+        ("via-eth", "tcp", "udp", "zmq", "frames"),
+        ("via-udp", "tcp", "udp", "unix"),
+        ("via-shm", "msg-via", "mpi:mpich", "mpi:openmpi", "tcp"),
+    ],
+)
+def test_protocols_that_lessons_and_pages_compare_have_markers_of_their_own(compared):
+    markers = [look.look(name).marker for name in compared]
+    assert len(set(markers)) == len(markers)
 
 
 def test_policies_have_the_colour_of_their_channel_and_a_dash_of_their_own():

@@ -78,6 +78,8 @@ class Protocol:
         Whether the protocol has its own allocator (``viakit_alloc``), so that it also accepts memory "viakit".
     side : str
         Class that implements the protocol in a worker, as "module:Class" in :mod:`viakit.measure`.
+    look : str
+        Colour and marker in pictures, as in "vermilion o" (:mod:`viakit.measure.look`).
     title : str
         Subject of a sentence in a report. Default: the name.
     counts_calls : bool
@@ -106,6 +108,7 @@ class Protocol:
     waits: tuple[str, ...] = WAITS
     allocates: bool = False
     side: str = ""
+    look: str = ""
     title: str = ""
     counts_calls: bool = True
     buffers: tuple[str, ...] = BUFFERS
@@ -169,10 +172,10 @@ class Protocol:
         return self.link in ("eth", "ip", "via")
 
 
-def _row(name: str, link: str, side: str, description: str, title: str = "", **more: Any) -> Protocol:
+def _row(name: str, link: str, side: str, look: str, description: str, title: str = "", **more: Any) -> Protocol:
     """Return a protocol of the table: by default it has only the loop in C, and needs nothing."""
     levels, needs = more.pop("levels", LEVELS[:1]), frozenset(more.pop("needs", ()))
-    return Protocol(name, link, levels, needs, description, side=side, title=title, **more)
+    return Protocol(name, link, levels, needs, description, side=side, look=look, title=title, **more)
 
 
 _BOTH: dict[str, Any] = {"levels": LEVELS}
@@ -194,62 +197,63 @@ _STREAM: dict[str, Any] = {"levels": LEVELS, "min_bytes": 1}
 _TCP: dict[str, Any] = {"headers": 52}  # IP, and TCP with timestamps
 _LINE: dict[str, Any] = {"min_bytes": 8, "max_bytes": 8, "modes": ("pingpong",), "waits": ("poll",)}
 
-# The one place that names a protocol: command line, workers, reports and tests read it. Colours and markers of
-# pictures are in viakit/measure/look.py.
+# The one place that names a protocol: command line, workers, reports, pictures and tests read it.
 _TABLE = {
     protocol.name: protocol
     for protocol in (
-        _row("via-eth", "eth", "sides_via:ViaSide", "VIA over raw Ethernet frames",
+        _row("via-eth", "eth", "sides_via:ViaSide", "vermilion o", "VIA over raw Ethernet frames",
              "VIA on raw Ethernet frames", **_VIA, **_WIRE, **_BOTH),
-        _row("via-udp", "ip", "sides_via:ViaSide", "VIA over UDP sockets: no privilege, any network",
+        _row("via-udp", "ip", "sides_via:ViaSide", "vermilion >", "VIA over UDP sockets: no privilege, any network",
              "VIA on UDP sockets", **_VIA, **_BOTH),
-        _row("via-shm", "shm", "sides_via:ViaSide", "VIA between two processes of one host",
+        _row("via-shm", "shm", "sides_via:ViaSide", "vermilion ^", "VIA between two processes of one host",
              "VIA on shared memory", **_VIA, **_BOTH),
-        _row("via-loop", "loop", "sides_via:ViaSide", "VIA between two threads of one process",
+        _row("via-loop", "loop", "sides_via:ViaSide", "vermilion v", "VIA between two threads of one process",
              "VIA inside one process", **_VIA),
-        _row("bip-eth", "eth", "sides_via:BipSide", "BIP over raw Ethernet frames",
+        _row("bip-eth", "eth", "sides_via:BipSide", "orange o", "BIP over raw Ethernet frames",
              "BIP on raw Ethernet frames", **_WIRE, **_NIC),
-        _row("bip-udp", "ip", "sides_via:BipSide", "BIP over UDP sockets", "BIP on UDP sockets", **_NIC),
-        _row("bip-shm", "shm", "sides_via:BipSide", "BIP between two processes of one host",
+        _row("bip-udp", "ip", "sides_via:BipSide", "orange >", "BIP over UDP sockets", "BIP on UDP sockets", **_NIC),
+        _row("bip-shm", "shm", "sides_via:BipSide", "orange ^", "BIP between two processes of one host",
              "BIP on shared memory", **_NIC),
-        _row("msg-via", "via", "sides_msg:MsgSide",
+        _row("msg-via", "via", "sides_msg:MsgSide", "vermilion P",
              "the message engine over VIA: shm on one host, eth or udp between two",
              "messages over VIA", **_ALLOCATES, **_ENGINE_ON_NICS),
-        _row("msg-bip", "via", "sides_msg:MsgSide", "the message engine over BIP, which is over VIA",
+        _row("msg-bip", "via", "sides_msg:MsgSide", "orange P", "the message engine over BIP, which is over VIA",
              "messages over BIP", **_ENGINE_ON_NICS),
-        _row("msg-tcp", "ip", "sides_msg:MsgSide", "the message engine over TCP sockets",
+        _row("msg-tcp", "ip", "sides_msg:MsgSide", "blue P", "the message engine over TCP sockets",
              "messages over TCP", **_ENGINE, **_SIZED, **_TCP),
-        _row("tcp", "ip", "sides:SocketSide", "TCP sockets with TCP_NODELAY", "TCP",
+        _row("tcp", "ip", "sides:SocketSide", "blue D", "TCP sockets with TCP_NODELAY", "TCP",
              **_STREAM, **_SIZED, **_TCP),
-        _row("tcp:default", "ip", "sides:SocketSide", "the same, always with the kernel's own socket buffers",
+        _row("tcp:default", "ip", "sides:SocketSide", "blue v", "the same, always with the kernel's own socket buffers",
              "TCP as it comes", **_STREAM, **_TCP),
-        _row("udp", "ip", "sides:UdpSide", "UDP sockets; lost datagrams are retransmitted and counted",
+        _row("udp", "ip", "sides:UdpSide", "sky s", "UDP sockets; lost datagrams are retransmitted and counted",
              "UDP", headers=28, **_SIZED),
-        _row("unix", "unix", "sides:SocketSide", "Unix stream sockets",
+        _row("unix", "unix", "sides:SocketSide", "ink <", "Unix stream sockets",
              "a Unix-domain socket", **_STREAM, **_SIZED),
-        _row("zmq", "ip", "sides:ZmqSide", "ZeroMQ PAIR sockets over TCP: pyzmq's libzmq",
+        _row("zmq", "ip", "sides:ZmqSide", "green *", "ZeroMQ PAIR sockets over TCP: pyzmq's libzmq",
              "ZeroMQ", **_BOTH, **_UNCOUNTED, **_SIZED, **_TCP),
-        _row("mpi", "mpi", "sides_msg:MpiSide", "the MPI that mpi4py finds", "MPI", **_MPI),
-        _row("mpi:mpich", "mpi", "sides_msg:MpiSide", "MPICH", "MPICH", **_MPI),
-        _row("mpi:openmpi", "mpi", "sides_msg:MpiSide", "Open MPI", "Open MPI", **_MPI),
-        _row("put-via", "via", "sides_win:PutSide", "Put into a window over VIA, then a Put of a counter",
+        _row("mpi", "mpi", "sides_msg:MpiSide", "purple h", "the MPI that mpi4py finds", "MPI", **_MPI),
+        _row("mpi:mpich", "mpi", "sides_msg:MpiSide", "purple <", "MPICH", "MPICH", **_MPI),
+        _row("mpi:openmpi", "mpi", "sides_msg:MpiSide", "purple >", "Open MPI", "Open MPI", **_MPI),
+        _row("put-via", "via", "sides_win:PutSide", "vermilion D",
+             "Put into a window over VIA, then a Put of a counter",
              "Put over VIA", **_PUT, **_IN_WINDOW),
-        _row("get-via", "via", "sides_win:GetSide", "Put of a counter over VIA, then Get from the peer's window",
+        _row("get-via", "via", "sides_win:GetSide", "vermilion p",
+             "Put of a counter over VIA, then Get from the peer's window",
              "Get over VIA", **_GET, **_IN_WINDOW),
-        *(_row(f"{call}-mpi:{name}", "mpi", f"sides_win:Mpi{call.capitalize()}Side", f"the same by {title}",
-               f"{call.capitalize()} by {title}", needs=("mpi",), **more)
-          for call, more in (("put", _PUT), ("get", _GET))
-          for name, title in (("mpich", "MPICH"), ("openmpi", "Open MPI"))),
-        _row("netpipe:tcp", "ip", "sides_netpipe:NetpipeSide", "NetPIPE's own program over TCP: NPtcp",
+        *(_row(f"{call}-mpi:{name}", "mpi", f"sides_win:Mpi{call.capitalize()}Side", f"purple {marker}",
+               f"the same by {title}", f"{call.capitalize()} by {title}", needs=("mpi",), **more)
+          for call, more, markers in (("put", _PUT, "DP"), ("get", _GET, "v^"))
+          for (name, title), marker in zip((("mpich", "MPICH"), ("openmpi", "Open MPI")), markers, strict=True)),
+        _row("netpipe:tcp", "ip", "sides_netpipe:NetpipeSide", "blue X", "NetPIPE's own program over TCP: NPtcp",
              "NetPIPE over TCP", waits=("block",), modes=("pingpong",), buffers=("same", "cold"),
              min_bytes=1, needs=("NPtcp",), **_UNCOUNTED, **_SIZED),
-        _row("frames", "eth", "sides:FramesSide",
+        _row("frames", "eth", "sides:FramesSide", "ink >",
              "bare Ethernet frames, no protocol: the least that raw sockets can cost on a wire",
              min_bytes=1, max_bytes=8 << 20, **_WIRE, **_TWO_WAITS),
-        _row("floor", "cache", "sides:FloorSide",
+        _row("floor", "cache", "sides:FloorSide", "ink v",
              "a cache line from core to core: the least that shared memory can cost",
              **_LINE),
-        _row("null", "null", "sides:Side", "nothing at all: the measuring loop's own cost", waits=("poll",)),
+        _row("null", "null", "sides:Side", "ink X", "nothing at all: the measuring loop's own cost", waits=("poll",)),
     )
 }  # fmt: skip
 
@@ -257,9 +261,9 @@ _TABLE = {
 _MACHINE_TABLE = {
     protocol.name: protocol
     for protocol in (
-        _row("via-sim", "sim", "sides_via:ViaSide", "VIA on a described machine",
+        _row("via-sim", "sim", "sides_via:ViaSide", "vermilion X", "VIA on a described machine",
              "VIA on the machine", max_bytes=64 << 20, **_NIC),
-        _row("bip-sim", "sim", "sides_via:BipSide", "BIP on a described machine",
+        _row("bip-sim", "sim", "sides_via:BipSide", "orange X", "BIP on a described machine",
              "BIP on the machine", **_NIC),
     )
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""How a protocol appears in every picture: its colour, its marker and its dash. The one table of all pictures.
+"""How a protocol appears in every picture: its colour, its marker and its dash, as its row of ``endpoints`` says.
 
 The colour is that of the protocol's family (VIA, BIP, TCP, ...), from the palette of Okabe and Ito, which colour-blind
 readers can distinguish. The marker is that of the member, so that curves differ in grey as well. A policy of the
@@ -14,10 +14,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from viakit.measure import endpoints
+
 __all__ = ["INK", "PALETTE", "Look", "look", "looks", "spread"]
 
 INK = "#4D4D4D"  # grey that can be read on white and on black
 ORANGE, SKY, GREEN, BLUE, VERMILION, PURPLE = "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7"
+COLOURS = {
+    "orange": ORANGE, "sky": SKY, "green": GREEN, "blue": BLUE, "vermilion": VERMILION, "purple": PURPLE, "ink": INK,
+}  # fmt: skip
 PALETTE = (VERMILION, BLUE, ORANGE, SKY, GREEN, PURPLE, INK)
 
 # Markers as Matplotlib names them, and the same shapes as Plotly names them.
@@ -28,38 +33,8 @@ SYMBOLS = {
 SIGNS = dict(zip(SYMBOLS, zip("●■▲▼◆✚✖★◀▶⬟⬢", "○□△▽◇✛✕☆◁▷⬠⬡", strict=True), strict=True))
 
 _TABLE: dict[str, tuple[str, str]] = {
-    "via-eth": (VERMILION, "o"),
-    "via-udp": (VERMILION, "s"),
-    "via-shm": (VERMILION, "^"),
-    "via-loop": (VERMILION, "v"),
-    "via-sim": (VERMILION, "X"),
-    "msg-via": (VERMILION, "P"),
     "via": (VERMILION, "P"),  # ranks over VIA use the message engine
-    "bip-eth": (ORANGE, "o"),
-    "bip-udp": (ORANGE, "s"),
-    "bip-shm": (ORANGE, "^"),
-    "bip-sim": (ORANGE, "X"),
-    "msg-bip": (ORANGE, "P"),
     "bip": (ORANGE, "P"),
-    "tcp": (BLUE, "D"),
-    "tcp:default": (BLUE, "v"),
-    "msg-tcp": (BLUE, "P"),
-    "netpipe:tcp": (BLUE, "X"),
-    "udp": (SKY, "s"),
-    "zmq": (GREEN, "*"),
-    "mpi": (PURPLE, "h"),
-    "mpi:mpich": (PURPLE, "<"),
-    "mpi:openmpi": (PURPLE, ">"),
-    "put-via": (VERMILION, "D"),
-    "get-via": (VERMILION, "p"),
-    "put-mpi:mpich": (PURPLE, "D"),
-    "put-mpi:openmpi": (PURPLE, "P"),
-    "get-mpi:mpich": (PURPLE, "v"),
-    "get-mpi:openmpi": (PURPLE, "^"),
-    "unix": (INK, "^"),
-    "frames": (INK, "o"),
-    "floor": (INK, "v"),
-    "null": (INK, "X"),
     "copies": (INK, "D"),
     "scheduler": (INK, "p"),
 }
@@ -141,11 +116,19 @@ def _of_policy(name: str) -> Look | None:
         return None
     of_channel = [each for each in names if _core.policy_channel(each) == channel]
     dash = _OF_POLICIES[of_channel.index(first) % len(_OF_POLICIES)]
-    return Look(*_TABLE[f"msg-{channel}"], dash)
+    base_look = _known(f"msg-{channel}")
+    assert base_look is not None  # each channel has an endpoint
+    return replace(base_look, dash=dash)
 
 
 def _known(name: str) -> Look | None:
-    return Look(*_TABLE[name]) if name in _TABLE else _of_policy(name)
+    if name in _TABLE:
+        return Look(*_TABLE[name])
+    row = endpoints.known(name)
+    if row is None or row.policy or not row.look:
+        return _of_policy(name)
+    colour, marker = row.look.split()
+    return Look(COLOURS[colour], marker)
 
 
 def looks(names: Iterable[str]) -> dict[str, Look]:
