@@ -41,6 +41,7 @@ def test_what_was_not_separated_is_said():
     page = found._repr_html_()
     assert "<svg" in page
     assert "currentColor" in page
+    assert "the kernel&#x27;s work" in page, "escaped once"
     again = Breakdown.from_dict(json.loads(breakdown.save(found)))
     assert again.messages == found.messages
 

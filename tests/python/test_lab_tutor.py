@@ -1,10 +1,16 @@
 """Exercises without a notebook: what the tutor says before, during and after an attempt, and predictions."""
 
+import math
 import pkgutil
+import re
 
 import pytest
 
 from viakit.lab import exercises, lessons, tutor
+
+MODULES = [module.name for module in pkgutil.iter_modules(exercises.__path__) if module.name.startswith("lesson_")]
+ALL = [int(name[-2:]) for name in MODULES]
+assert ALL
 
 
 @pytest.fixture
@@ -50,11 +56,34 @@ def test_what_is_missing_is_said(names):
     assert "TypeError" in repr(lessons.check(3))
 
 
+def test_a_number_in_place_of_a_function_is_named(names):
+    for lesson in ALL:
+        lessons.begin(lesson)
+        for number, one in tutor.exercises_of(lesson).items():
+            function = re.match(r"def (\w+)\(", one.solution.strip())
+            if function:
+                name = function[1]
+                names[name] = 1500
+                assert f"{name} is 1500; expected a function: write def {name}(" in repr(lessons.check(number))
+
+
+def test_a_counter_that_a_protocol_does_not_count_is_no_zero():
+    def series(protocol, **counters):
+        points = [{"nbytes": 64, "counters": {**counters, "messages": 10}}]
+        return {"protocol": protocol, "points": points}
+
+    result = {"series": [series("via-shm", copies=20, system_calls=0), series("unix", system_calls=30)]}
+    assert lessons.per_message(result, "via-shm", "copies") == 2
+    assert lessons.per_message(result, "via-shm", "system_calls") == 0
+    assert math.isnan(lessons.per_message(result, "unix", "copies"))
+    assert "not counted" in repr(lessons.table([{"copies": lessons.per_message(result, "unix", "copies")}]))
+    with pytest.raises(LookupError, match="no counter is called 'sleeps'; unix counts messages, system_calls"):
+        lessons.per_message(result, "unix", "sleeps")
+
+
 def test_no_hint_is_the_answer():
-    names = [module.name for module in pkgutil.iter_modules(exercises.__path__) if module.name.startswith("lesson_")]
-    assert names
-    for name in names:
-        for one in tutor.exercises_of(int(name[-2:])).values():
+    for lesson in ALL:
+        for one in tutor.exercises_of(lesson).values():
             last = one.solution.strip().splitlines()[0]
             assert not any(last.partition("= ")[2] and last.partition("= ")[2] == hint for hint in one.hints)
             assert one.hints

@@ -26,6 +26,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 LESSONS = sorted((CHECKOUT / "notebooks").glob("[0-9]*.md"))
 RUNS = CHECKOUT / "build" / "lessons"
 CELL_S = 120  # a cell that takes longer hangs
+CODE_COLUMNS = 100  # what JupyterLab shows of a line beside its list of files, in a window of 1280 pixels
 
 
 def tag_like(cell, pattern: str) -> str | None:
@@ -101,6 +102,9 @@ def test_lesson_has_its_parts(lesson):
     ):
         assert part in text, part
     assert '"outputs"' not in text
+    for cell in code_cells(lesson):
+        for line in cell.source.splitlines():
+            assert len(line) <= CODE_COLUMNS, f"JupyterLab cuts it off: {line}"
     assert f"lessons.begin({number_of(lesson)})" in text
     assert sorted(tutor.exercises_of(number_of(lesson))) == sorted(REFUSED[number_of(lesson)]) == [1, 2, 3]
     tags = {tag for cell in code_cells(lesson) for tag in cell.metadata.get("tags", [])}

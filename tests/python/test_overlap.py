@@ -3,6 +3,7 @@
 import io
 import json
 
+import needs
 import numpy as np
 import pytest
 from rich.console import Console
@@ -108,6 +109,46 @@ def test_the_picture(tmp_path):
     for draw in (plot.figure, interactive.figure):
         with pytest.raises(ResultError, match="has no overlap to draw; measure it with"):
             draw([plain], graphs=["overlap"])
+
+
+@pytest.mark.parametrize(
+    ("mode", "graphs"),
+    [
+        ("pingpong", ("throughput", "signature", "ratio")),
+        ("overlap", ("overlap", "time", "ratio")),
+        ("rate", ("rate", "throughput", "ratio")),
+    ],
+)
+def test_the_panel_has_the_graphs_of_its_mode(mode, graphs):
+    needs.module("ipywidgets", "lab")
+    needs.module("anywidget", "lab")
+    from viakit.lab import _compare, _compare_panel
+
+    panel = _compare_panel.ComparePanel(_compare.Compare(["unix", "udp"], "8,4K", (), {"mode": mode}))
+
+    def titles():
+        return [one.text for one in panel.figure.layout.annotations if one.name != "end"]
+
+    assert titles() == [plot.HEADINGS[graph] for graph in graphs]
+    assert len({trace.xaxis for trace in panel.figure.data}) == 3, "an empty field would not be drawn"
+    document = measured(mode)
+    panel._draw(document["series"])
+    assert titles() == [plot.HEADINGS[graph] for graph in graphs]
+    drawn = plot.curves([document])
+    lines = [trace for trace in panel.figure.data if trace.name == drawn[0]["label"]]
+    for graph, line in zip(graphs, lines, strict=True):
+        x, y = plot.lines_of(drawn[0], graph)[:2]
+        assert (list(line.x), list(line.y)) == (list(x), list(y))
+    bands = [trace for trace in panel.figure.data if trace.fill == "toself" and trace.x]
+    assert {trace.xaxis for trace in bands} == {"x", "x2"}, "ratios have no band, because their intervals take long"
+    first = panel.figure.layout.yaxis
+    assert first.title.text == plot.axis_words(graphs[0], "", "")[1]
+    assert first.type == ("linear" if mode == "overlap" else "log")
+    if mode != "pingpong":  # beside curves of another mode, all have the usual graphs
+        panel._earlier, panel._names = [measured("pingpong")], ["earlier"]
+        panel._draw(document["series"])
+        assert titles() == [plot.HEADINGS[graph] for graph in ("throughput", "signature", "ratio")]
+        assert panel.figure.layout.yaxis.ticksuffix == "B/s"
 
 
 def test_the_message_rate():

@@ -26,7 +26,7 @@ __all__ = ["ComparePanel"]
 # A menu treats the value None as "not selected" and shows nothing for it. Therefore no option has the value None.
 _NO_SIZE = ("choose a size", -1)
 _USUAL_LEVEL = ("each its usual", "usual")
-_GRAPHS = ("throughput", "signature", "ratio")
+_N_GRAPHS = 3
 _HEIGHT = 400
 
 
@@ -37,6 +37,8 @@ class ComparePanel(Panel):
 
     def __init__(self, experiment: Compare) -> None:
         self._traces: dict[str, tuple[int, ...]] = {}
+        self._graphs: tuple[str, ...] = ()
+        self._words: list[tuple[str, str]] = []
         self._earlier: list[dict[str, Any]] = list(experiment.against)
         self._names = [f"earlier {i + 1}" for i in range(len(self._earlier))]
         super().__init__(experiment)
@@ -145,30 +147,58 @@ class ComparePanel(Panel):
             drawn = plot.curves(documents, names)
         except ResultError:
             drawn = []  # There is no point yet.
-        below = conditions([one for document in documents for one in document["series"] if one["points"]])
+        measured = [one for document in documents for one in document["series"] if one["points"]]
+        below = conditions(measured)
+        self._choose_graphs({str(one["mode"]) for one in measured}, drawn)
         with self.figure.batch_update():
             if self.figure.layout.title.text != below:
                 self.figure.layout.title = {"text": below, "font": {"size": 12}}
             for one in drawn:
                 if one["label"] not in self._traces:
                     self._traces[one["label"]] = self._add(one)
-                each = [plot.lines_of(one, graph)[:2] for graph in _GRAPHS]
-                for place, (x, y) in zip(self._traces[one["label"]], each, strict=True):
-                    trace = self.figure.data[place]
-                    if list(trace.x or ()) != list(x) or list(trace.y or ()) != y:
-                        trace.x, trace.y, trace.text = x, y, _hover(one)
-                    trace.visible = True
-            tail = [(one["label"], one["look"], one["ratio"][-1], min(one["ratio"])) for one in drawn]
-            show_ends(self.figure, tail, column=len(_GRAPHS), log_y=True, height=_HEIGHT)
+                self._update(one, self._traces[one["label"]])
+            last = [(one, plot.lines_of(one, self._graphs[-1])[1]) for one in drawn]
+            tail = [(one["label"], one["look"], y[-1], min(y)) for one, y in last]
+            show_ends(self.figure, tail, column=_N_GRAPHS, log_y=True, height=_HEIGHT)
             labels = {one["label"] for one in drawn}
             for label, places in self._traces.items():
                 for place in places if label not in labels else ():
                     self.figure.data[place].visible = False
 
+    def _choose_graphs(self, modes: set[str], drawn: list[dict[str, Any]]) -> None:
+        """Set titles and axes of the fields for the curves: those of overlap and of the message rate have their own."""
+        config = self.experiment.config
+        modes = modes or {config.mode}
+        several = max(len(drawn), len(config.protocols) + len(self._earlier))
+        graphs = plot.graphs_of(modes, several)
+        first = drawn[0]["label"] if drawn else "the first"
+        words = [plot.axis_words(graph, plot.time_axis(modes), first) for graph in graphs]
+        if (graphs, words) == (self._graphs, self._words):
+            return
+        self._graphs, self._words = graphs, words
+        titles = [one for one in self.figure.layout.annotations if one.name != "end"]
+        for column, (graph, title) in enumerate(zip(graphs, titles, strict=True), start=1):
+            title.text = plot.HEADINGS[graph]
+            interactive.axes(self.figure, graph, column, words[column - 1], log_y=True)
+
+    def _update(self, one: Mapping[str, Any], places: tuple[int, ...]) -> None:
+        """Set the points of a curve and of its bands, if they have changed."""
+        for graph, at in zip(self._graphs, range(0, len(places), 2), strict=True):
+            lines = plot.lines_of(one, graph)
+            band, line = (self.figure.data[place] for place in places[at : at + 2])
+            if list(line.x or ()) != list(lines[0]) or list(line.y or ()) != lines[1]:
+                line.x, line.y, line.text = *lines[:2], _hover(one)
+                band.x, band.y = ([], []) if graph in ("ratio", "p99") else interactive.band(lines, graph)
+            band.visible = line.visible = True
+
     def _add(self, one: Mapping[str, Any]) -> tuple[int, ...]:
-        """Add the traces of a curve, without points, and return their numbers."""
+        """Add the traces of a curve, without points: band and line in each field. Return their numbers."""
         n = len(self.figure.data)
-        for column in range(1, len(_GRAPHS) + 1):
+        for column in range(1, _N_GRAPHS + 1):
+            band = go.Scatter(
+                x=[], y=[], **interactive.fill(one["look"]), legendgroup=one["label"], showlegend=False
+            )  # fmt: skip
+            self.figure.add_trace(band, row=1, col=column)
             self.figure.add_trace(
                 go.Scatter(
                     x=[],
@@ -183,7 +213,7 @@ class ComparePanel(Panel):
                 row=1,
                 col=column,
             )
-        return tuple(range(n, n + len(_GRAPHS)))
+        return tuple(range(n, n + 2 * _N_GRAPHS))
 
     def _show_counters(self) -> None:
         nbytes = self.size.value
@@ -194,14 +224,13 @@ class ComparePanel(Panel):
 
 
 def _figure() -> go.FigureWidget:
-    """Return the empty figure: throughput graph, signature graph, ratios to the first protocol."""
-    titles = [plot.HEADINGS[graph] for graph in _GRAPHS]
-    canvas = go.FigureWidget(make_subplots(rows=1, cols=len(_GRAPHS), subplot_titles=titles, horizontal_spacing=0.09))
+    """Return the empty figure with three fields, whose titles and axes are set when it is drawn."""
+    titles = [" "] * _N_GRAPHS
+    canvas = go.FigureWidget(make_subplots(rows=1, cols=_N_GRAPHS, subplot_titles=titles, horizontal_spacing=0.09))
     interactive.layout(
         canvas, _HEIGHT, autosize=True, margin={"t": 60, "b": 60, "r": 140}, legend={"orientation": "h", "y": -0.2}
     )
-    for column, graph in enumerate(_GRAPHS, start=1):
-        interactive.axes(canvas, graph, column, plot.axis_words(graph, "one-way time", "the first"), log_y=True)
+    interactive.empty_fields(canvas, _N_GRAPHS)
     return canvas
 
 

@@ -92,6 +92,7 @@ class CurvesPanel(Panel):
             canvas.update_xaxes(type=kinds[one.log_x], title_text=one.x, row=1, col=column)
             canvas.update_yaxes(type=kinds[one.log_y], title_text=one.y, row=1, col=column)
             canvas.update_yaxes(ticksuffix=one.unit, exponentformat="SI", row=1, col=column)
+        interactive.empty_fields(canvas, len(self.fields))
         return canvas
 
     def _draw(self, series: list[dict[str, Any]]) -> None:
@@ -129,12 +130,7 @@ class CurvesPanel(Panel):
             go.Scatter(
                 x=[],
                 y=[],
-                fill="toself",
-                fillcolor=look.colour,
-                opacity=0.15,
-                line={"width": 0},
-                mode="lines",
-                hoverinfo="skip",
+                **interactive.fill(look),
                 legendgroup=one.label,
                 showlegend=False,
             ),

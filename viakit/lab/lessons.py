@@ -8,11 +8,13 @@ exercises (:func:`check`, :func:`hint`, :func:`reveal`) and predictions are in :
 from __future__ import annotations
 
 import html
+import math
 import os
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from viakit import via as _via
 from viakit.base.words import counted
 from viakit.lab.tutor import Verdict, begin, check, hand_in, hint, measured, predict, reveal
 from viakit.testbed import Testbed, TestbedError
@@ -129,12 +131,21 @@ def ratio(result: Any, protocol: str, other: str, nbytes: int | None = None) -> 
 def per_message(result: Any, protocol: str, counter: str, nbytes: int | None = None) -> float:
     """Return a counter (``viakit.via.counters_help``) per message, as the sum of both sides.
 
-    A counter that did not occur is 0. The system calls of a protocol that does not count them are NaN.
+    A counter that the protocol does not count is NaN, because 0 would be a claim: the copies of a socket, for instance,
+    happen in the kernel.
+
+    Raises
+    ------
+    LookupError
+        If there is no such point, or no protocol has such a counter; the message lists the counters of this one.
     """
     counters = point(result, protocol, nbytes)["counters"]
-    if counter == "system_calls" and counter not in counters:
+    if counter not in counters:
+        others = {name for one in _document(result)["series"] for each in one["points"] for name in each["counters"]}
+        if counter not in {"system_calls", *others, *_via.counters_help}:
+            raise LookupError(f"no counter is called {counter!r}; {protocol} counts {', '.join(sorted(counters))}")
         return float("nan")
-    return float(counters.get(counter, 0)) / max(counters["messages"], 1)
+    return float(counters[counter]) / max(counters["messages"], 1)
 
 
 def rates(result: Any) -> dict[str, dict[int, float]]:
@@ -177,6 +188,8 @@ class table:  # noqa: N801 - used as a function whose result shows itself
 
 
 def _word(value: Any) -> str:
+    if isinstance(value, float) and math.isnan(value):
+        return "not counted"
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
     return str(value)

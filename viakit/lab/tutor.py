@@ -191,8 +191,8 @@ def _namespace() -> dict[str, Any]:
 def _empty() -> None: ...
 
 
-def _missing(name: str, names: Mapping[str, Any]) -> str | None:
-    """Return what is missing about an answer, or None."""
+def _missing(name: str, names: Mapping[str, Any], solution: str) -> str | None:
+    """Return what is missing about an answer, or None. *solution* shows whether a function is expected."""
     if name not in names:
         return f"{name} is not defined: run the cell of the exercise first"
     value = names[name]
@@ -201,6 +201,9 @@ def _missing(name: str, names: Mapping[str, Any]) -> str | None:
     code = getattr(value, "__code__", None)
     if code is not None and code.co_code == _empty.__code__.co_code:
         return f"{name}() is still empty: write its body, and run that cell"
+    wanted = re.search(rf"^def ({name}\(.*\)):", solution, re.MULTILINE)
+    if wanted and not callable(value):
+        return f"{name} is {value!r}; expected a function: write def {wanted[1]}, and run that cell"
     return None
 
 
@@ -229,7 +232,7 @@ def check(exercise: int) -> Verdict:
     """
     lesson, asked = _exercise(exercise)
     names = _namespace()
-    missing = [text for name in asked.answers if (text := _missing(name, names)) is not None]
+    missing = [text for name in asked.answers if (text := _missing(name, names, asked.solution)) is not None]
     if missing:
         return Verdict(exercise, False, f"{missing[0]}. lessons.hint({exercise}) shows a first step")
     lesson.attempts[exercise] += 1

@@ -40,7 +40,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 from viakit import _core
@@ -209,7 +208,7 @@ class Breakdown:
         rows.append(["blocking", *(f"{one.blocking_s * 1e6:.3f}" for one in self.messages)])
         head = ["µs", *(one.protocol for one in self.messages)]
         words = f"One message of {self.nbytes} bytes, one way. {self.note()}"
-        return plot.inline(buffer.getvalue(), "parts of a message") + html_table(escape(words), head, rows)
+        return plot.inline(buffer.getvalue(), "parts of a message") + html_table(words, head, rows)
 
 
 def check(protocols: Sequence[str], nbytes: int, seconds: float) -> None:

@@ -16,7 +16,7 @@ from viakit.measure.look import Look, spread
 from viakit.measure.result import Document
 from viakit.measure.table import format_bandwidth
 
-__all__ = ["CSS", "STYLE", "end_labels", "figure", "html", "layout"]
+__all__ = ["CSS", "STYLE", "axes", "band", "empty_fields", "end_labels", "figure", "fill", "html", "layout"]
 
 # Plotly writes the colour of text into each element. These rules replace it by the page's.
 STYLE = (
@@ -94,17 +94,36 @@ def _hover(one: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def empty_fields(canvas: Any, n: int) -> None:
+    """Show the axes of *n* fields that have no curves yet. Plotly leaves out a field without any trace."""
+    for column in range(1, n + 1):
+        point = {"x": [None], "y": [None], "mode": "markers", "hoverinfo": "skip", "showlegend": False}
+        canvas.add_scatter(**point, row=1, col=column)
+
+
+def fill(look: Look) -> dict[str, Any]:
+    """Return the arguments of Plotly's ``Scatter`` for the band of a curve."""
+    style = {"fill": "toself", "fillcolor": look.colour, "opacity": 0.15, "line": {"width": 0}}
+    return {**style, "mode": "lines", "hoverinfo": "skip"}
+
+
+def band(lines: Sequence[list[float]], graph: str) -> tuple[list[float], list[float]]:
+    """Return x and y of the outline of a curve's band; *lines* is from :func:`viakit.measure.plot.lines_of`."""
+    x, y, low, high = lines
+    around, along = low + high[::-1], (y if graph == "signature" else x)
+    along = [*along, *along[::-1]]
+    return (around, along) if graph == "signature" else (along, around)
+
+
 def axes(canvas: Any, graph: str, column: int, words: tuple[str, str], log_y: bool) -> None:
     """Set the scales, units and titles of one field."""
     logarithmic = (log_y and graph != "overlap") or graph in plot.LOGARITHMIC
     place = {"row": 1, "col": column}
     canvas.update_xaxes(type="log", title_text=words[0], exponentformat="SI", **place)
-    if graph != "signature":
-        canvas.update_xaxes(ticksuffix="B", **place)
+    canvas.update_xaxes(ticksuffix="" if graph == "signature" else "B", **place)
     title = "" if graph == "signature" and column > 1 else words[1]  # the field at the left has it
     canvas.update_yaxes(type="log" if logarithmic else "linear", title_text=title, exponentformat="SI", **place)
-    if graph in ("throughput", "signature"):
-        canvas.update_yaxes(ticksuffix="B/s", **place)
+    canvas.update_yaxes(ticksuffix="B/s" if graph in ("throughput", "signature") else "", **place)
 
 
 def figure(
@@ -128,17 +147,13 @@ def figure(
     canvas = make_subplots(rows=1, cols=len(graphs), subplot_titles=titles, horizontal_spacing=0.1)
     for column, graph in enumerate(graphs, start=1):
         for one in drawn:
-            x, y, low, high = plot.lines_of(one, graph)
-            around, along = low + high[::-1], (y if graph == "signature" else x)
-            band = {"x": [*along, *along[::-1]], "y": around}
-            if graph == "signature":
-                band = {"x": around, "y": band["x"]}
-            fill = {"fill": "toself", "fillcolor": one["look"].colour, "opacity": 0.15, "line": {"width": 0}}
+            lines = plot.lines_of(one, graph)
+            x, y = band(lines, graph)
             for trace in (
-                go.Scatter(**band, **fill, mode="lines", hoverinfo="skip", showlegend=False),
+                go.Scatter(x=x, y=y, **fill(one["look"]), showlegend=False),
                 go.Scatter(
-                    x=x,
-                    y=y,
+                    x=lines[0],
+                    y=lines[1],
                     name=one["label"],
                     mode="lines+markers",
                     **one["look"].trace(),

@@ -29,7 +29,7 @@ import logging
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = [
-    "FORMATS", "GRAPHS", "curves", "figure", "html", "inline", "names_at_lines", "panels", "plain_legend", "rates",
-    "save", "times", "usual_graphs",
+    "FORMATS", "GRAPHS", "curves", "figure", "graphs_of", "html", "inline", "names_at_lines", "panels", "plain_legend",
+    "rates", "save", "time_axis", "times", "usual_graphs",
 ]  # fmt: skip
 
 FORMATS = (".png", ".svg", ".pdf", ".html")
@@ -159,9 +159,13 @@ def usual_graphs(documents: Sequence[Document]) -> tuple[str, ...]:
     For a sweep of overlap or of the message rate, that graph comes first.
     """
     drawn = [one for document in _transfers(documents) for one in document["series"] if one["points"]]
-    modes = {str(one["mode"]) for one in drawn}
-    first = _USUAL.get(modes.pop()) if len(modes) == 1 else None
-    return (*(first or ("throughput", "signature")), "ratio" if len(drawn) > 1 else "p99")
+    return graphs_of({str(one["mode"]) for one in drawn}, len(drawn))
+
+
+def graphs_of(modes: Collection[str], n_curves: int) -> tuple[str, ...]:
+    """Return the usual graphs for the modes of all curves and the number of curves."""
+    first = _USUAL.get(next(iter(modes))) if len(modes) == 1 else None
+    return (*(first or ("throughput", "signature")), "ratio" if n_curves > 1 else "p99")
 
 
 def _transfers(documents: Sequence[Document]) -> list[Document]:
@@ -172,12 +176,17 @@ def _transfers(documents: Sequence[Document]) -> list[Document]:
     ]
 
 
+def time_axis(modes: Collection[str]) -> str:
+    """Return the words on the time axis for the modes of all curves: the definition of the time."""
+    if set(modes) == {"overlap"}:
+        return "time lost to computing, one way"
+    return "one-way time, half the round trip" if set(modes) == {"pingpong"} else "time per message"
+
+
 def words(documents: Sequence[Document]) -> tuple[str, str]:
     """Return the words for the time axis, and the line under the title."""
     series = [one for document in documents for one in document["series"] if one["points"]]
     modes = {one["mode"] for one in series}
-    axis = "one-way time, half the round trip" if modes == {"pingpong"} else "time per message"
-    axis = "time lost to computing, one way" if modes == {"overlap"} else axis
     parts = [" and ".join(sorted(MODE_WORDS[mode] for mode in modes))]
     waits = {one["wait"] for one in series}
     parts.append(" and ".join(WAIT_WORDS[wait] for wait in sorted(waits, reverse=True)))
@@ -187,7 +196,7 @@ def words(documents: Sequence[Document]) -> tuple[str, str]:
         parts.append("MTU " + ", ".join(map(str, mtus)))
     machine = documents[0]["environment"]
     parts.append(f"{machine['cpu']}, Linux {str(machine['kernel']).removeprefix('Linux ')}")
-    return axis, " · ".join(parts)
+    return time_axis(modes), " · ".join(parts)
 
 
 @contextlib.contextmanager
@@ -347,7 +356,7 @@ def lines_of(one: Mapping[str, Any], graph: str) -> tuple[list[float], ...]:
 
 def axis_words(graph: str, axis: str, first: str) -> tuple[str, str]:
     """Return the words on the axes of a graph; *axis* is the definition of the time, *first* the reference's name."""
-    up = {"time": f"{axis}, µs", "p99": f"{axis}, 99th percentile, µs", "ratio": f"time / time of {first}"}
+    up = {"time": f"{axis}, µs", "p99": "99th percentile, µs", "ratio": f"time / time of {first}"}
     up |= {"overlap": "overlap, % of the one-way time", "rate": "messages per second"}
     return (f"{axis}, µs" if graph == "signature" else "message size"), up.get(graph, "throughput")
 
@@ -410,7 +419,7 @@ def figure(
         drawn = curves(documents, names, intervals=intervals and "ratio" in graphs)
         check_graphs(graphs, drawn)
         axis, below = words(documents)
-        canvas = Figure(figsize=(4.6 * len(graphs) + 1.2, 4.4), layout="constrained", dpi=110)
+        canvas = Figure(figsize=(2.2 * len(graphs) + 6, 4.4), layout="constrained", dpi=110)
         axes = canvas.subplots(1, len(graphs), squeeze=False)[0]
         for ax, graph in zip(axes, graphs, strict=True):
             for one in drawn:

@@ -65,7 +65,8 @@ EXERCISES = (
 mended = Path("careless.py").read_text().replace('''        got = 0
         while not got:
             try:
-                got = self.sock.recv_into(self.rooms[n][: max(n // 2, 1)], 0, self.flags)   # takes the first piece only
+                # takes the first piece only
+                got = self.sock.recv_into(self.rooms[n][: max(n // 2, 1)], 0, self.flags)
 ''', '''        got = 0
         while got < n:
             try:
