@@ -40,7 +40,8 @@
 struct circle;
 static int pairwise(const struct circle *), dissemination(const struct circle *),
     gather_broadcast(const struct circle *), central(const struct circle *), flat(const struct circle *),
-    flags(const struct circle *), counter(const struct circle *);
+    flags(const struct circle *), counter(const struct circle *), dynamic(const struct circle *),
+    flags_packed(const struct circle *);
 
 static const struct {
     const char *name, *text;
@@ -76,9 +77,10 @@ int coll_barrier_find(const char *name)
 struct circle {
     coll *c;
     int n, me;
-    const int *ranks; /* of each member; NULL: members are ranks */
-    size_t first;     /* index of the cell of member 0 */
-    int64_t number;   /* coll_stamp of this barrier */
+    const int *ranks;              /* of each member; NULL: members are ranks */
+    size_t first;                  /* index of the cell of member 0 */
+    const struct coll_cell *cells; /* this rank's, for await_by_rdma */
+    int64_t number;                /* coll_stamp of this barrier */
     int (*signal)(const struct circle *circle, int to);
     int (*await)(const struct circle *circle, int from);
 };
@@ -116,7 +118,7 @@ static int shows(int64_t seen, int64_t stamp)
 static int await_by_rdma(const struct circle *circle, int from)
 {
     coll *c = circle->c;
-    const struct coll_cell *cell = &c->cells[circle->first + (size_t)from];
+    const struct coll_cell *cell = &circle->cells[circle->first + (size_t)from];
     int code;
     /* Acquire: the rank's writes before the barrier are visible after this load. */
     if (vk_load_acquire(&cell->number) == circle->number)
@@ -133,7 +135,7 @@ static int await_by_rdma(const struct circle *circle, int from)
  * together, before the core is yielded. A yielded core is gone for one turn of all processes that share it. */
 static void expect_by_rdma(const struct circle *circle, int from)
 {
-    const struct coll_cell *cell = &circle->c->cells[circle->first + (size_t)from];
+    const struct coll_cell *cell = &circle->cells[circle->first + (size_t)from];
     for (int polls = 0; polls < 14 && shows(vk_load_acquire(&cell->number), circle->number) == 0; polls++) {
         msg_progress(circle->c->world);
         for (int i = 0; i < 10; i++)
@@ -250,6 +252,68 @@ static int central(const struct circle *circle)
     return code;
 }
 
+/* ---------------------------------------------------------------- registered for each barrier */
+
+/* Section 4.1's alternative to buffers that are registered once: each barrier registers memory and has to send its
+ * address to every rank that will write there, before that rank can. Three functions of a circle:
+ *
+ *     first run    signal: nothing                          await: send the address to the awaited rank
+ *     second run   signal: receive its address, then put    await: as usual
+ *
+ * The first run visits the same ranks as the second, so each address that is sent is received. When the second run ends,
+ * each rank that has the address has written there. */
+static int no_signal(const struct circle *circle, int to)
+{
+    (void)circle, (void)to;
+    return MSG_SUCCESS;
+}
+
+static int send_address(const struct circle *circle, int from)
+{
+    coll *c = circle->c;
+    return coll_send(c, coll_tag(c, COLL_TAG_BARRIER), &c->dynamic_exposed, sizeof c->dynamic_exposed, from);
+}
+
+static int signal_to_address(const struct circle *circle, int to)
+{
+    coll *c = circle->c;
+    msg_exposed there;
+    int code = coll_recv(c, coll_tag(c, COLL_TAG_BARRIER), &there, sizeof there, to);
+    if (code != MSG_SUCCESS)
+        return code;
+    code = msg_put(c->world, &circle->number, sizeof circle->number, c->ranks[to], &there,
+                   (uint64_t)circle->me * sizeof(struct coll_cell), NULL);
+    return code ? coll_fail(c, code) : MSG_SUCCESS;
+}
+
+/* After an error the memory stays registered and allocated, because a rank may still write there. */
+static int dynamic(const struct circle *circle)
+{
+    coll *c = circle->c;
+    size_t len = (size_t)c->n * sizeof(struct coll_cell);
+    struct circle own = *circle;
+    void *memory = c->dynamic;
+    int code = memory ? MSG_SUCCESS : msg_alloc(c->world, len, &memory);
+    if (code != MSG_SUCCESS)
+        return coll_fail(c, code);
+    c->dynamic = memory;
+    for (int i = 0; i < c->n; i++)
+        c->dynamic[i].number = -1;
+    if ((code = msg_expose(c->world, memory, len, &c->dynamic_exposed)) != MSG_SUCCESS)
+        return coll_fail(c, code);
+    own.cells = c->dynamic;
+    own.signal = no_signal;
+    own.await = send_address;
+    code = pairwise(&own);
+    own.signal = signal_to_address;
+    own.await = await_by_rdma;
+    if (code == MSG_SUCCESS)
+        code = pairwise(&own);
+    if (code == MSG_SUCCESS)
+        code = msg_hide(c->world, &c->dynamic_exposed);
+    return code;
+}
+
 /* ---------------------------------------------------------------- within a node */
 
 /* The value of a checked-in flag, in place of the 1 in section 5.2: the collective's number, and never 0. */
@@ -310,11 +374,11 @@ static int flat(const struct circle *circle)
 }
 
 /* Wait until the stamp of a rank of this node shows that it has entered the barrier. */
-static int await_line(coll *c, int local, uint64_t stamp)
+static int await_number(coll *c, int local, const uint64_t *number, uint64_t stamp)
 {
     struct coll_wait p = {.source = c->locals[local], .awaits = 1};
     int code;
-    while ((code = shows((int64_t)vk_load_acquire(&c->shared->lines[local].number), (int64_t)stamp)) == 0)
+    while ((code = shows((int64_t)vk_load_acquire(number), (int64_t)stamp)) == 0)
         if ((code = coll_pause(c, &p)) != MSG_SUCCESS)
             return code;
     return code > 0 ? MSG_SUCCESS : coll_fail(c, MSG_ERR_COLLECTIVE);
@@ -323,20 +387,33 @@ static int await_line(coll *c, int local, uint64_t stamp)
 /* Section 3, figure 2: each process has a location, which it writes; it reads the locations of all others. Numbers are
  * used instead of ones, so that the next barrier needs no clearing. A cache line crosses once where `flat` needs two
  * crossings, at the price of n times as many reads. */
-static int flags(const struct circle *circle)
+static inline int all_flags(coll *c, uint64_t *numbers, size_t stride, uint64_t stamp)
 {
-    coll *c = circle->c;
-    uint64_t stamp = (uint64_t)coll_stamp(c, (int64_t)++c->n_flags);
     int code, n = c->n_locals;
     /* Release and, below, acquire: all writes before the barrier are visible to all ranks after it. */
-    vk_store_release(&c->shared->lines[c->local].number, stamp);
+    vk_store_release(&numbers[(size_t)c->local * stride], stamp);
     /* Each rank begins behind itself, so that the ranks do not read the same line at once. */
     for (int step = 1, i = c->local; step < n; step++) {
         i = i + 1 < n ? i + 1 : 0;
-        if (vk_load_acquire(&c->shared->lines[i].number) != stamp && (code = await_line(c, i, stamp)) != MSG_SUCCESS)
+        const uint64_t *number = &numbers[(size_t)i * stride];
+        if (vk_load_acquire(number) != stamp && (code = await_number(c, i, number, stamp)) != MSG_SUCCESS)
             return code;
     }
     return MSG_SUCCESS;
+}
+
+static int flags(const struct circle *circle)
+{
+    coll *c = circle->c;
+    return all_flags(c, &c->shared->lines[0].number, sizeof(struct coll_line) / sizeof(uint64_t),
+                     (uint64_t)coll_stamp(c, (int64_t)++c->n_flags));
+}
+
+/* Section 3: locations in one cache line are shared falsely. Each rank's write takes the line from all that poll. */
+static int flags_packed(const struct circle *circle)
+{
+    coll *c = circle->c;
+    return all_flags(c, coll_packed(c->shared, c->n), 1, (uint64_t)coll_stamp(c, (int64_t)++c->n_packed));
 }
 
 /* Section 3, the first: all ranks increment one location. With more ranks than cores this is the fastest, since the
@@ -379,6 +456,7 @@ static int overall(coll *c, int (*exchange)(const struct circle *))
                              .me = c->node,
                              .ranks = c->masters,
                              .first = (size_t)c->n,
+                             .cells = c->cells,
                              .signal = signal_by_rdma,
                              .await = await_by_rdma};
     masters.number = coll_stamp(c, ++c->n_overall);
@@ -442,6 +520,8 @@ int coll_barrier_record(struct coll_plan *plan, int algorithm, int per_host)
     struct circle all = {.c = c, .n = c->n, .me = c->rank, .signal = record_signal, .await = record_await};
     if (algorithm < 0 || algorithm >= COLL_N_BARRIERS)
         return MSG_ERR_ARG;
+    if (barriers[algorithm].exchange == dynamic)
+        return MSG_ERR_NOT_SUPPORTED; /* steps of a plan are all messages or all RDMA */
     if (barriers[algorithm].means == COLL_BY_BOTH)
         return record_overall(c, barriers[algorithm].exchange, per_host);
     if (barriers[algorithm].exchange == flat)
@@ -492,6 +572,7 @@ int coll_barrier(coll *c, coll_algorithm algorithm)
         return overall(c, barriers[algorithm].exchange);
     case COLL_BY_RDMA:
         all.number = coll_stamp(c, ++c->n_rdma);
+        all.cells = c->cells;
         all.signal = signal_by_rdma;
         all.await = await_by_rdma;
         break;

@@ -97,7 +97,8 @@ static void offer_shared(coll *c, struct card *card)
 
 static size_t areas_at(int n)
 {
-    return (sizeof(struct coll_shared) + (size_t)n * sizeof(struct coll_line) + 4095) & ~(size_t)4095;
+    return (sizeof(struct coll_shared) + (size_t)n * (sizeof(struct coll_line) + sizeof(uint64_t)) + 4095) &
+           ~(size_t)4095;
 }
 
 /* The master's descriptor is still open: it is closed after the second round, when all have theirs. Returns 1 if the
@@ -349,8 +350,11 @@ void coll_free(coll *c)
         return;
     if (c->words && c->words->sending && msg_test(c->world, &c->words->sending, NULL) != MSG_SUCCESS)
         c->words->lent = 1;
-    if (c->error == MSG_SUCCESS) /* then all writes to this rank have arrived */
+    if (c->error == MSG_SUCCESS) { /* then all writes to this rank have arrived */
         hide_cells(c);
+        if (c->dynamic)
+            msg_free(c->world, c->dynamic);
+    }
     coll_slots_hide(c, c->error == MSG_SUCCESS);
     if (c->words && c->words->lent)
         c->words = NULL; /* a message is still under way: these few bytes stay as long as the process */

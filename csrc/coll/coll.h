@@ -61,10 +61,14 @@ enum { COLL_BY_MESSAGE, COLL_BY_RDMA, COLL_BY_MEMORY, COLL_BY_BOTH };
     X(RDMA_GATHER, "rdma-gather", RDMA, central,                                                                       \
       "RDMA writes to one centre per core, among centres, and back: fewest signals")                                   \
     X(MESSAGE_GATHER, "message-gather", MESSAGE, central, "the same by messages")                                      \
+    X(RDMA_DYNAMIC, "rdma-dynamic", RDMA, dynamic,                                                                     \
+      "rdma with memory registered for each barrier, its addresses sent by messages (4.1: the alternative)")           \
     X(OVERALL_GATHER, "overall-gather", BOTH, central, "flat within each host, as rdma-gather among one rank of each") \
     X(FLAT, "flat", MEMORY, flat, "one host: a flag of each rank in shared memory, reset by a master (5.2)")           \
     X(FLAGS, "flags", MEMORY, flags,                                                                                   \
       "one host: each rank writes its number in shared memory and reads all others' (3, figure 2)")                    \
+    X(FLAGS_PACKED, "flags-packed", MEMORY, flags_packed,                                                              \
+      "flags with the numbers of all ranks side by side in cache lines: false sharing (3)")                            \
     X(COUNTER, "counter", MEMORY, counter,                                                                             \
       "one host: a counter in shared memory; the last rank to arrive releases all (3)")
 

@@ -46,9 +46,15 @@ struct coll_shared {
     uint64_t costly_until; /* until then yielding is expensive (base/wait.h); measured by one rank, used by all */
     uint32_t generation_sleepers; /* ranks that wait for it in the kernel: coll_publish */
     uint8_t pad2[2 * VK_CACHE_LINE - 20];
-    struct coll_line lines[]; /* [ranks of this node], then their areas */
+    struct coll_line lines[]; /* [n], then coll_packed, then areas */
 };
 _Static_assert(sizeof(struct coll_line) == 256 && offsetof(struct coll_shared, lines) == 384, "lines do not overlap");
+
+/* flags-packed: the number of each rank of the node, as in coll_line, behind all lines. Here 8 share a cache line. */
+static inline uint64_t *coll_packed(struct coll_shared *shared, int n)
+{
+    return (uint64_t *)(void *)&shared->lines[n];
+}
 
 /* The area in which a rank publishes data for its node. Each rank has two, for even and odd steps. */
 #define COLL_AREA_DATA 262112
@@ -104,7 +110,7 @@ struct coll {
     struct coll_shared *shared; /* NULL: some node has no shared memory, or every node has one rank */
     struct coll_area *areas;    /* [n_locals][2], behind `shared` */
     size_t shared_len;
-    uint64_t n_flags, n_counter;
+    uint64_t n_flags, n_packed, n_counter;
     uint64_t n_steps; /* n_steps: steps of data through the areas so far; all_done: all ranks have finished this step */
     uint64_t all_done;
 
@@ -112,6 +118,8 @@ struct coll {
     msg_exposed exposed;
     msg_exposed *remote_exposed; /* [n] */
     int64_t n_rdma, n_overall;
+    struct coll_cell *dynamic; /* rdma-dynamic: [n], exposed during one barrier; NULL before the first */
+    msg_exposed dynamic_exposed;
     struct coll_slots *slots; /* NULL until first needed */
 
     void *scratch; /* holds operands received from other ranks */

@@ -275,6 +275,10 @@ struct msg_world {
     pthread_cond_t changed; /* signalled on completion, for calls that leave progress to the thread */
     pthread_t thread;
     int has_thread, stop_thread, n_sleeping;
+    /* For progress by signals: calls of the program so far (with threads only), calls that wait now, and whether the
+     * thread sleeps in the channel. All with the mutex held. */
+    uint64_t n_calls;
+    int n_waiting, thread_listens;
     uint64_t n_completed;  /* free-running */
     const uint8_t *enough; /* the current wait ends when this is non-zero; NULL: the channel cannot check it */
     int may_withdraw;      /* the send being started may be interrupted */
@@ -331,6 +335,8 @@ static inline int msg_enter(msg_world *w)
     if (vk_unlikely(!msg_same_process(w)))
         return 0;
     msg_lock(w);
+    if (w->threads)
+        w->n_calls++;
     return 1;
 }
 

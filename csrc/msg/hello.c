@@ -118,6 +118,12 @@ static int compare_hellos(msg_world *w, const struct hello *all)
         cores += __builtin_popcountll(usable[k]);
     w->cores = cores ? cores : 1;
     w->crowded = sharing > w->cores;
+    if (msg_on_machine()) {
+        /* A described machine has a processor for each rank of a host, whatever this machine has. So no result depends
+         * on the cores here. */
+        w->cores = local;
+        w->crowded = 0;
+    }
     w->n_local = local;
     /* Rank 0's calibration applies to all ranks, because both ends of a connection need the same limits. */
     msg_choose_rendezvous(w, all[0].calibration);

@@ -41,8 +41,8 @@ typedef enum {
     MSG_PROGRESS_CALLER = 0, /* only calls of the program make progress */
     MSG_PROGRESS_THREAD = 1, /* a thread of the world makes progress, too */
     MSG_PROGRESS_SIGNAL =
-        /* Arriving or departing data interrupts the program (SIGIO). Here a thread that sleeps until then emulates
-         * this. */
+        /* Arriving or departing data interrupts the program (SIGIO) while it computes. Here a thread does this work,
+         * which sleeps while the program is in the library (wait.c). */
     2
 } msg_progress_kind;
 

@@ -17,8 +17,15 @@
  * with `threads`), during a sleep, and while the interrupt callback runs. So a condition may change at each of these
  * points. A pointer to a request is valid only until the thread that owns the request reaps it.
  *
- * With a progress thread (policy: progress) waiting calls poll a few times and then leave progress to the thread, as
- * MPI/Pro did. This costs a switch between threads per message.
+ * With a progress thread (policy: progress=thread) waiting calls poll a few times and then leave progress to the thread,
+ * as MPI/Pro did. This costs a switch between threads per message.
+ *
+ * With progress=signal, data that arrives while the program computes interrupts it, as SIGIO interrupted programs of
+ * MP_Lite. A handler cannot do it here: it may run only functions that are safe in handlers. So a thread does, but never
+ * while the program is in the library or has just been there. Its calls then wait as without a thread.
+ *
+ *     the program calls or waits      the thread naps, and looks every SIGNAL_CHECK whether there were calls
+ *     the program computes            the thread sleeps in the channel, and serves what arrives
  */
 #include <errno.h>
 #include <time.h>
@@ -32,6 +39,7 @@
 #define CHECK_EVERY (10 * VK_MS)
 #define LONGEST_SLEEP (20 * VK_MS)
 #define SHORTEST_SLEEP (100 * VK_US)
+#define SIGNAL_CHECK (500 * VK_US)
 
 /* ---------------------------------------------------------------- progress */
 
@@ -111,6 +119,12 @@ int msg_interrupted(msg_world *w)
     return stop;
 }
 
+/* Whether waiting calls leave progress to the thread. */
+static inline int thread_serves(const msg_world *w)
+{
+    return w->has_thread && w->policy.progress == MSG_PROGRESS_THREAD;
+}
+
 /* The progress thread signals completions. n_sleeping spares msg_complete the broadcast while no thread sleeps. Both
  * are accessed with the mutex held, so no wake-up is lost between the check and the wait. */
 static void sleep_until_changed(msg_world *w, uint64_t ns)
@@ -130,7 +144,7 @@ static void sleep_in_kernel(msg_world *w, uint64_t ns)
 {
     struct msg_token token = {0};
     MSG_COUNT(w, sleeps, 1);
-    if (w->has_thread) {
+    if (thread_serves(w) || w->thread_listens) { /* the kernel wakes one thread for an event: the one that listens */
         sleep_until_changed(w, ns);
         return;
     }
@@ -164,7 +178,7 @@ static int wait_long(msg_world *w, int (*done)(void *), void *argument, int64_t 
     uint64_t yield_after = w->crowded ? 0 : (uint64_t)p->yield_us * VK_US;
     struct vk_wait wait = {.deadline = vk_deadline((unsigned long)timeout_ms),
                            .yield_after = p->yield_us < 0 ? VK_NEVER : yield_after,
-                           .sleep_after = p->spin_us < 0 || w->has_thread ? 0 : (uint64_t)p->spin_us * VK_US,
+                           .sleep_after = p->spin_us < 0 || thread_serves(w) ? 0 : (uint64_t)p->spin_us * VK_US,
                            .check_every = CHECK_EVERY,
                            .polls_per_clock = POLLS_PER_CLOCK};
     wait.free_polls = wait.yield_after ? POLLS_PER_CLOCK - 1 : 0;
@@ -198,6 +212,18 @@ static int wait_long(msg_world *w, int (*done)(void *), void *argument, int64_t 
     }
 }
 
+static int wait_polling(msg_world *w, int (*done)(void *), void *argument, int64_t timeout_ms)
+{
+    /* short waits never read the clock */
+    for (int i = vk_time_is_virtual() ? 0 : w->crowded || thread_serves(w) ? 2 : 200; i > 0; i--) {
+        msg_step(w);
+        if (done(argument))
+            return MSG_SUCCESS;
+        admit_threads(w);
+    }
+    return wait_long(w, done, argument, timeout_ms);
+}
+
 /* Waits until done(argument). Returns MSG_SUCCESS also if it is true at once. With timeout_ms 0 it makes one step.
  * May release and acquire the lock (see the top of the file). */
 int msg_wait_until(msg_world *w, int (*done)(void *), void *argument, int64_t timeout_ms)
@@ -208,14 +234,10 @@ int msg_wait_until(msg_world *w, int (*done)(void *), void *argument, int64_t ti
         msg_step(w);
         return done(argument) ? MSG_SUCCESS : MSG_TIMEOUT;
     }
-    /* short waits never read the clock */
-    for (int i = vk_time_is_virtual() ? 0 : w->crowded || w->has_thread ? 2 : 200; i > 0; i--) {
-        msg_step(w);
-        if (done(argument))
-            return MSG_SUCCESS;
-        admit_threads(w);
-    }
-    return wait_long(w, done, argument, timeout_ms);
+    w->n_waiting++;
+    int code = wait_polling(w, done, argument, timeout_ms);
+    w->n_waiting--;
+    return code;
 }
 
 /* Condition of msg_idle: an event has changed a sum of counters that only grow. */
@@ -417,10 +439,52 @@ static void *thread_main(void *argument)
     return NULL;
 }
 
+static void nap(msg_world *w)
+{
+    struct timespec t = {0, SIGNAL_CHECK};
+    msg_unlock(w);
+    nanosleep(&t, NULL);
+    msg_lock(w);
+}
+
+/* The same for progress=signal. After each nap and each sleep the program may be in a call. Then its polls handle what
+ * has arrived. One of its threads may sleep on `changed` because this thread listened. It is woken, to sleep in the
+ * channel itself. */
+static void *signal_main(void *argument)
+{
+    msg_world *w = argument;
+    struct msg_token token;
+    uint64_t seen = 0;
+    msg_lock(w);
+    while (!w->stop_thread) {
+        if (w->n_waiting || w->n_calls != seen) {
+            seen = w->n_calls;
+            nap(w);
+            continue;
+        }
+        while (!w->stop_thread && msg_step(w) > 0) {}
+        if (w->stop_thread)
+            break;
+        memset(&token, 0, sizeof token);
+        uint64_t at_most = w->busy || w->moving ? SHORTEST_SLEEP : LONGEST_SLEEP;
+        w->thread_listens = 1;
+        msg_unlock(w);
+        w->channel->sleep(w, at_most, &token);
+        msg_lock(w);
+        w->thread_listens = 0;
+        w->channel->wake(w, &token);
+        if (w->n_sleeping)
+            pthread_cond_broadcast(&w->changed);
+    }
+    msg_unlock(w);
+    return NULL;
+}
+
 int msg_thread_start(msg_world *w)
 {
+    void *(*run)(void *) = w->policy.progress == MSG_PROGRESS_SIGNAL ? signal_main : thread_main;
     w->has_thread = 1;
-    if (pthread_create(&w->thread, NULL, thread_main, w) != 0) {
+    if (pthread_create(&w->thread, NULL, run, w) != 0) {
         w->has_thread = 0;
         return msg_fail(w, MSG_ERR_NO_MEMORY, "no progress thread could be started");
     }

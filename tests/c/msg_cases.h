@@ -52,6 +52,7 @@
     X(ids, 1, NULL, ON_LOOP)                             \
     X(threads, 2, NULL, ON_ALL)                          \
     X(thread_progress, 2, "progress=thread", ON_ALL)     \
+    X(signal_progress, 2, "progress=signal", ON_ALL)     \
     X(sizes_bip, 2, "rendezvous=rget", ON_BIP)           \
     X(policies, 2, NULL, ON_SHM)                         \
     X(hosts_credits, 3, FEW, ON_ALL)                     \
