@@ -11,6 +11,23 @@ from kernel import notebook, shown
 
 from viakit.lab._live import LiveFigure
 
+SERIES = {
+    "protocol": "unix", "link": "unix", "hosts": "local", "mtu": None, "mode": "pingpong", "wait": "poll",
+    "level": "c", "memory": "user", "buffers": "touched",
+}  # fmt: skip
+
+
+class FakeHandle:
+    """The display of a cell: keeps the pages that replace each other."""
+
+    def __init__(self, pages):
+        self.pages = pages
+
+    def update(self, page):
+        """Keep a page."""
+        self.pages.append(page.data)
+
+
 SWEEP = "%viakit sweep unix via-shm --sizes 8,64,4K --seconds 3"
 
 
@@ -44,6 +61,21 @@ def test_the_command_waits_for_its_reader_and_does_not_hang_without_one():
         lines = [json.loads(line) for line in done.stdout.splitlines()]
         assert any("one_way_s" in one for one in lines)
         assert any(one.get("draw") for one in lines) == draws
+
+
+def test_a_single_size_has_a_table_and_no_graph_of_one_point(monkeypatch):
+    pages = []
+    monkeypatch.setattr("IPython.display.display", lambda page, **kw: pages.append(page.data) or FakeHandle(pages))
+    figure, reply = LiveFigure("viakit sweep"), io.StringIO()
+    for nbytes, drawn in ((64, "<table"), (4096, "<svg")):
+        times = dict.fromkeys(("median", "p5", "p50", "p90", "p99", "p999", "min", "max"), 2e-6)
+        point = {"nbytes": nbytes, "one_way_s": times, "bandwidth_Bps": nbytes / 2e-6, **SERIES}
+        assert figure.line(json.dumps(point), reply)
+        assert figure.line('{"draw": true}', reply)
+        assert drawn in pages[-1]
+    assert "One-way time, half the round trip" in pages[0]
+    assert "2.00 µs" in pages[0]
+    assert "<svg" not in pages[0]
 
 
 def test_lines_that_are_no_points_are_the_commands_output():

@@ -15,7 +15,10 @@ from viakit.lab import _front
 from viakit.measure import plot
 from viakit.measure.analysis import Result
 from viakit.measure.environment import environment
-from viakit.measure.result import ResultError
+from viakit.measure.ladder import format_size
+from viakit.measure.report import html_table
+from viakit.measure.result import ResultError, series_label
+from viakit.measure.table import format_time
 
 __all__ = ["PACED", "LiveFigure", "ShownResult", "wanted"]
 
@@ -60,15 +63,19 @@ class LiveFigure:
         return True
 
     def draw(self) -> None:
-        """Draw the points so far, and replace the figure."""
+        """Draw the points so far, and replace the figure. A sweep of a single size has a table: it has no curves."""
         series = [{**one, "points": [one["points"][n] for n in sorted(one["points"])]} for one in self._series.values()]
         try:
-            drawn = plot.picture([{**self._document, "series": series}], ".svg", intervals=False)
+            if series and all(len(one["points"]) == 1 for one in series):
+                page = _times(series)
+            else:
+                drawn = plot.picture([{**self._document, "series": series}], ".svg", intervals=False)
+                page = plot.inline(drawn, "sweep so far")
         except ResultError:
             return  # there is no point yet
         from IPython.display import HTML, display  # optional package
 
-        picture = HTML(plot.inline(drawn, "sweep so far"))
+        picture = HTML(page)
         if self._handle is None:
             self._handle = display(picture, display_id=True)
         else:
@@ -82,6 +89,19 @@ class LiveFigure:
 
             self._handle.update(HTML(""))
             self._handle = None
+
+
+def _times(series: list[dict[str, Any]]) -> str:
+    """Return a table of times for one message size, with the limits of the band that a curve would have."""
+    rows = []
+    for one in series:
+        point = one["points"][0]
+        times = [format_time(point["one_way_s"][p]) for p in ("median", "p5", "p90", "p99")]
+        label = f"{series_label(one, [*series])}, {plot.WAIT_WORDS[one['wait']]}"
+        rows.append([label, format_size(point["nbytes"]), *times])
+    head = ["protocol", "message", "median", "5th percentile", "90th", "99th"]
+    axis = plot.time_axis({one["mode"] for one in series})
+    return html_table(axis[0].upper() + axis[1:], head, rows)
 
 
 class ShownResult(Result):

@@ -119,7 +119,8 @@ def axes(canvas: Any, graph: str, column: int, words: tuple[str, str], log_y: bo
     """Set the scales, units and titles of one field."""
     logarithmic = (log_y and graph != "overlap") or graph in plot.LOGARITHMIC
     place = {"row": 1, "col": column}
-    canvas.update_xaxes(type="log", title_text=words[0], exponentformat="SI", **place)
+    in_lines = words[0].replace(", ", ",<br>", 1)  # beside each other, three long titles would overlap
+    canvas.update_xaxes(type="log", title_text=in_lines, exponentformat="SI", **place)
     canvas.update_xaxes(ticksuffix="" if graph == "signature" else "B", **place)
     title = "" if graph == "signature" and column > 1 else words[1]  # the field at the left has it
     canvas.update_yaxes(type="log" if logarithmic else "linear", title_text=title, exponentformat="SI", **place)
