@@ -3,6 +3,7 @@
 Each is run over VIA on UDP, over VIA on raw Ethernet, and over an MPI.
 """
 
+import json
 import os
 import secrets
 import sys
@@ -171,6 +172,24 @@ def test_mpirun_in_an_allocation(slurm, flavour):
     done = slurm.run(*words, **extra)
     assert done.returncode == 0, done.stderr
     assert done.stdout == result("udp", 2)
+
+
+# ---- viakit's commands as jobs: --hosts job
+
+
+def test_sweep_measures_between_the_nodes_of_the_job(slurm):
+    words = ["viakit", "sweep", "via-udp", "tcp", "--sizes", "64", "--seconds", "1", "--json", "sweep.json", "-q"]
+    done = slurm.run("srun", "-N2", "-n2", *words, VIAKIT_SECRET=secrets.token_hex(32))
+    assert done.returncode == 0, done.stderr
+    document = json.loads((slurm.folder / "sweep.json").read_text())
+    assert [one["protocol"] for one in document["series"]] == ["via-udp", "tcp"]
+    assert [one["environment"]["host"] for one in document["environment"]["hosts"]] == ["h0", "h1"]
+
+
+def test_run_starts_as_many_ranks_as_the_step_has(slurm):
+    done = slurm.run("srun", "--mpi=pmi2", "-N2", "-n4", "viakit", "run", "prog.py", VIAKIT_BOOTSTRAP="pmi")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == result("udp", 4)
 
 
 # ---- batch jobs

@@ -10,6 +10,7 @@ import click
 
 from viakit.cli.base import Failure, deliver, failures, percentage
 from viakit.cli.group import Numbers
+from viakit.cli.job import within_job
 from viakit.cli.running import machine_option, placement_option, ranks_for, testbed_options
 from viakit.launch import mpi_library as mpi
 from viakit.launch.described import on_machine
@@ -201,7 +202,7 @@ def speedup(
         document = measuring.measure(
             labels,
             protocols=tuple(protocols.split(",")),
-            ranks=ranks,
+            ranks=within_job(ranks),
             rounds=rounds or (3 if quick else 5),
             quick=quick,
             problem=None if problem is None else shlex.split(problem),

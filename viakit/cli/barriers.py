@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from viakit.cli.group import Numbers, group_options, measured, output_options
+from viakit.cli.job import within_job
 
 __all__ = ["barrier"]
 
@@ -56,4 +57,4 @@ def barrier(algorithms: str | None, ranks: tuple[int, ...], skew: float, list_th
             click.echo(f"{name:20} {text}")
         return
     chosen = None if algorithms is None else list(known) if algorithms == "all" else algorithms.split(",")
-    measured(barriers.measure, barriers.show, ranks, algorithms=chosen, skew_s=skew, **options)
+    measured(barriers.measure, barriers.show, within_job(ranks), algorithms=chosen, skew_s=skew, **options)

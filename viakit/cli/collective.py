@@ -8,6 +8,7 @@ import click
 
 from viakit.cli.base import Size
 from viakit.cli.group import Numbers, group_options, measured, output_options
+from viakit.cli.job import within_job
 
 __all__ = ["collectives"]
 
@@ -54,4 +55,5 @@ def collectives(operations: str, algorithms: str | None, list_them: bool, **opti
                 click.echo(f"{operation:10} {name:22} {text}")
         return
     chosen = None if algorithms in (None, "all") else algorithms.split(",")
+    options["ranks"] = within_job(options["ranks"])
     measured(module.measure, module.show, operations.split(","), algorithms=chosen, **options)

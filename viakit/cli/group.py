@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from viakit.cli.base import deliver, failures, percentage, wire_options
+from viakit.cli.job import JOB, hosts_of_job
 from viakit.cli.running import Hosts, machine_option
 from viakit.measure import kinds, plot, result
 
@@ -32,18 +33,20 @@ class Numbers(click.ParamType):
 
 
 class _Hosts(click.ParamType):
-    """Hosts as a number, ``local``, ``testbed:N``, or ``ssh:A,B``; converted to a number, or left as text."""
+    """Hosts as a number, ``local``, ``testbed:N``, ``ssh:A,B`` or ``job``; converted to a number, or left as text."""
 
     name = "hosts"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
-        if isinstance(value, int):
+        if isinstance(value, int) or value == JOB:
             return value
         if value.startswith("ssh:"):
             return str(Hosts().convert(value, param, ctx))
         word = "1" if value == "local" else value.removeprefix("testbed:")
         if not word.isdigit() or int(word) > _MOST_HOSTS:
-            self.fail(f"{value!r}; expected 0 to {_MOST_HOSTS}, local, testbed:N or ssh:HOST[*RANKS],...", param, ctx)
+            self.fail(
+                f"{value!r}; expected 0 to {_MOST_HOSTS}, local, testbed:N, job or ssh:HOST[*RANKS],...", param, ctx
+            )
         return int(word)
 
 
@@ -54,9 +57,11 @@ _GROUP = (
         type=_Hosts(),
         default="1",
         show_default=True,
-        metavar="N|ssh:A,B",
+        callback=hosts_of_job,
+        metavar="N|ssh:A,B|job",
         help="1 or local: this host. More, or testbed:N: testbed hosts in network namespaces (no root needed). 0: a "
-        "testbed host per rank. ssh:A,B: machines that ssh reaches.",
+        "testbed host per rank. ssh:A,B: machines that ssh reaches. job: the hosts of the job of mpirun or srun, "
+        "the default there.",
     ),
     click.option("--python", metavar="PATH", help="Interpreter with viakit on the machines of --hosts ssh:."),
     click.option(

@@ -10,19 +10,23 @@ from typing import Any
 import click
 
 from viakit.cli.base import Failure, wire_options
+from viakit.cli.job import JOB, default_ranks, hosts_of_job
 from viakit.remote.spec import parse
 
 __all__ = ["Hosts", "machine_option", "placement_option", "ranks_for", "run", "testbed_options"]
 
 
 class Hosts(click.ParamType):
-    """Hosts as ``local``, ``testbed:N`` or ``ssh:A,B``; converted to the number of testbed hosts, or left as text."""
+    """Hosts as ``local``, ``testbed:N``, ``ssh:A,B`` or ``job``; converted to a number of hosts, or left as text.
+
+    ``job`` is the job of mpirun or srun that this process belongs to.
+    """
 
     name = "hosts"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
         """Parse ``testbed:N``, a number of hosts, or names of machines."""
-        if isinstance(value, int):
+        if isinstance(value, int) or value == JOB:
             return value
         if value.startswith("ssh:"):
             try:
@@ -32,12 +36,15 @@ class Hosts(click.ParamType):
             return str(value)
         match = re.fullmatch(r"testbed:([0-9]{1,3})", value)
         if value != "local" and (match is None or not 1 <= int(match[1]) <= 64):
-            self.fail(f"{value!r}; expected local, testbed:N with 1 to 64 hosts, or ssh:HOST[*RANKS],...", param, ctx)
+            self.fail(
+                f"{value!r}; expected local, testbed:N with 1 to 64 hosts, job, or ssh:HOST[*RANKS],...", param, ctx
+            )
         return int(match[1]) if match else 0
 
 
 def ranks_for(ranks: int | None, hosts: int | str) -> int:
     """Return the number of ranks; by default one for each host, or all slots of machines that ssh reaches."""
+    ranks = default_ranks(ranks)
     if ranks is not None:
         return ranks
     if isinstance(hosts, str):
@@ -61,9 +68,11 @@ def testbed_options(command: Any) -> Any:
         type=Hosts(),
         default="local",
         show_default=True,
-        metavar="local|testbed:N|ssh:A,B",
+        callback=hosts_of_job,
+        metavar="local|testbed:N|ssh:A,B|job",
         help="Run on this machine, on N testbed hosts in network namespaces (no root needed), or on machines that ssh "
-        "reaches: ssh:A,B*4 (with 4 ranks on B), ssh:@FILE (one on each line); the name . is this machine.",
+        "reaches: ssh:A,B*4 (with 4 ranks on B), ssh:@FILE (one on each line); the name . is this machine. job: on the "
+        "hosts of the job of mpirun or srun that this command is started in.",
     )(command)
 
 

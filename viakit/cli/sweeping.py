@@ -15,6 +15,7 @@ import click
 
 from viakit.cli.base import Failure, Several, Size, deliver, make_console, memory_options, progress_bar, wire_options
 from viakit.cli.group import check_outputs
+from viakit.cli.job import two_sides
 from viakit.measure import ladder, plot, result
 
 if TYPE_CHECKING:
@@ -33,11 +34,13 @@ _LIVE_MORE = ("sockbuf",)  # only of some series
 @click.argument("protocols", nargs=-1, required=True, metavar="PROTOCOL...")
 @click.option(
     "--hosts",
-    metavar="auto|local|testbed|ssh:A,B",
+    metavar="auto|local|testbed|ssh:A,B|job",
     default="auto",
     show_default=True,
+    callback=two_sides,
     help="Run on this host, on two testbed hosts in network namespaces (no root needed), or on two machines that ssh "
-    "reaches (ssh:B: this one and B); auto: the testbed if a protocol needs it.",
+    "reaches (ssh:B: this one and B); auto: the testbed if a protocol needs it. job: on the two hosts of the "
+    "job of mpirun or srun, the default there.",
 )
 @click.option("--python", metavar="PATH", help="Interpreter with viakit on the machines of --hosts ssh:.")
 @click.option(

@@ -14,6 +14,7 @@ import ipaddress
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from viakit.launch.rendezvous import RendezvousError
@@ -21,7 +22,7 @@ from viakit.launch.rendezvous import RendezvousError
 if TYPE_CHECKING:
     from viakit.launch import Job
 
-__all__ = ["settle", "spans_hosts"]
+__all__ = ["JobHost", "meet", "settle", "spans_hosts"]
 
 
 def settle(job: Job, timeout: float) -> None:
@@ -42,22 +43,60 @@ def settle(job: Job, timeout: float) -> None:
         return
     if not spans_hosts(job.launcher, job.size, os.environ):
         return
+    own = next(host for host in meet(job, {}, timeout) if job.rank in host.ranks)
+    if own.address is not None:
+        job.network_device, job.address = f"udp:{own.address}", job.address or own.address
+
+
+@dataclass
+class JobHost:
+    """Host of a job.
+
+    Attributes
+    ----------
+    address : str or None
+        Address in the first network that all hosts of the job have in common.
+    ranks : list of int
+        Ranks on this host.
+    about : list of dict
+        What each of them has sent.
+    """
+
+    address: str | None
+    ranks: list[int] = field(default_factory=list)
+    about: list[dict[str, Any]] = field(default_factory=list)
+
+
+def meet(job: Job, about: dict[str, Any], timeout: float) -> list[JobHost]:
+    """Exchange the addresses of all ranks' hosts, and *about*; return the hosts in the order of their first ranks.
+
+    Collective.
+
+    Raises
+    ------
+    RendezvousError
+        If a rank does not take part, or sends other data.
+    """
     from viakit.remote.facts import common, facts  # start-up time
 
     mine = facts()
     addresses = [{name: one[name] for name in ("address", "loopback")} for one in mine["interfaces"] if one["address"]]
-    host = f"{mine['boot']} {mine['netns']}"
-    blobs = job.exchange(json.dumps([host, addresses]).encode(), timeout)
+    message = {"host": f"{mine['boot']} {mine['netns']}", "addresses": addresses, "about": about}
+    blobs = job.exchange(json.dumps(message).encode(), timeout)
     try:
-        hosts: dict[str, Any] = {}
-        for name, its in map(json.loads, blobs):
-            hosts.setdefault(name, its)
-        found = common(list(hosts.values()), loopback=False)
+        hosts: dict[str, JobHost] = {}
+        lists: dict[str, list[dict[str, Any]]] = {}
+        for rank, one in enumerate(map(json.loads, blobs)):
+            lists.setdefault(one["host"], one["addresses"])
+            host = hosts.setdefault(one["host"], JobHost(None))
+            host.ranks.append(rank)
+            host.about.append(dict(one["about"]))
+        found = common(list(lists.values()), loopback=len(lists) == 1)
+        for host, interface in zip(hosts.values(), found or [], strict=False):
+            host.address = str(ipaddress.ip_interface(interface["address"]).ip)
     except (ValueError, TypeError, KeyError) as error:
         raise RendezvousError(f"a rank has sent no addresses ({error}): is its viakit of another version?") from error
-    if found is not None:
-        address = str(ipaddress.ip_interface(found[list(hosts).index(host)]["address"]).ip)
-        job.network_device, job.address = f"udp:{address}", job.address or address
+    return list(hosts.values())
 
 
 def spans_hosts(launcher: str, size: int, environment: Mapping[str, str]) -> bool:
