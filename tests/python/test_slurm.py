@@ -78,6 +78,7 @@ class Jobs:
 
     def __init__(self, slurm: Cluster, word: str) -> None:
         self.slurm, self.word = slurm, word
+        self.before = self._sockets()  # those of other jobs
         self.mark = secrets.token_hex(16)
         self.scratch = slurm.folder / f"scratch-{word}"
         self.scratch.mkdir()
@@ -94,6 +95,12 @@ class Jobs:
             until(lambda path=path: path.exists() and "\n" in path.read_text(), f"{path.name} from rank 0", LIMIT_S)
             assert path.read_text().startswith(result(way, 2)), path.read_text()
         assert len(self._processes()) >= 2 * len(self.numbers)
+        assert self._sockets() - self.before
+
+    def _sockets(self) -> set[str]:
+        """Return viakit's Unix sockets on all hosts, each as its number and name."""
+        lists = [host.run(["cat", "/proc/net/unix"]).stdout for host in self.slurm.testbed.hosts]
+        return {line.split()[6] + line.split()[7] for text in lists for line in text.splitlines() if "viakit" in line}
 
     def _processes(self) -> dict[int, str]:
         return leftovers.marked(f"VIAKIT_TEST_MARK={self.mark}".encode())
@@ -104,8 +111,7 @@ class Jobs:
             self.slurm.wait(number, state)
         until(lambda: not self._processes(), "no process is left", LIMIT_S)
         assert not list(self.scratch.iterdir())
-        for host in self.slurm.testbed.hosts:
-            assert "viakit" not in host.run(["cat", "/proc/net/unix"]).stdout
+        until(lambda: self._sockets() <= self.before, "no socket is left", LIMIT_S)
 
 
 @pytest.fixture(scope="module", autouse=True)
