@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import functools
+import html
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -90,12 +92,20 @@ def test_several_kinds_in_one_file_are_shown_each_by_itself(tmp_path):
     assert not os.listdir(tmp_path)
 
 
+def fits_a_notebook(found) -> bool:
+    """Whether the rows of the tables in a result's page have at most 80 columns."""
+    (table,) = re.findall(r"<pre.*?</pre>", found._repr_html_(), re.DOTALL)
+    assert "white-space:pre;" in table, "the notebook would break long rows"
+    return max(map(len, html.unescape(re.sub(r"<[^>]*>", "", table)).splitlines())) <= 80
+
+
 def test_barriers(capsys, tmp_path):
     run = lab.barrier("default", "message", ranks=[2, 3], seconds=0.2)
     assert "message" in capsys.readouterr().out
     found = run.result
     result.validate(found)
     assert found.kind == "barrier"
+    assert fits_a_notebook(found)
     assert {(one["algorithm"], one["ranks"]) for one in found["series"] if one["protocol"] == "via"} == {
         (name, n) for name in ("default", "message") for n in (2, 3)
     }
@@ -180,6 +190,7 @@ def test_an_application_with_its_timeline(capsys, tmp_path):
     found = run.result
     result.validate(found)
     assert found.kind == "application"
+    assert fits_a_notebook(found)
     assert {(one["protocol"], one["ranks"]) for one in found["series"]} == {("serial", 1), ("via", 2)}
     assert {line["label"] for line in kept(found, tmp_path)} == {"sor-zero"}
     assert [one.label for one in found.compare(found)] == ["sor-zero serial, 1 rank", "sor-zero via, 2 ranks"]
@@ -366,7 +377,8 @@ def test_a_folder_for_sockets_has_a_short_name(monkeypatch, tmp_path):
 def test_their_panels_start_follow_and_stop():
     barrier, app, faults = notebook(
         "from viakit import lab\nb = lab.barrier('default', ranks=[2], seconds=0.2); b.wait()._repr_html_()\n"
-        "print(b.state, [t.name for t in b.panel.figure.data if t.name], b.panel.save.disabled)\n"
+        "print(b.state, [t.name for t in b.panel.figure.data if t.name], b.panel.save.disabled,"
+        " b.panel.figure.layout.xaxis.tickvals)\n"
         "b.panel.ranks.value = 'two'; b.panel.start.click(); print(b.panel.progress.text.value)",
         "a = lab.app('ep', protocols=['via'], ranks=[1], rounds=1, start=False)\nprint(a.state)\n"
         "a.panel.application.value = 'sor-zero'\na.panel.start.click(); a.wait()\n"
@@ -383,7 +395,7 @@ def test_their_panels_start_follow_and_stop():
     )
     assert not shown(barrier, "text/html"), "a table was shown by itself, and not only returned"
     lines = printed(barrier).splitlines()
-    assert lines[0] == "done ['default'] False"
+    assert lines[0] == "done ['default'] False (2,)"
     assert "expected comma-separated numbers" in lines[1]
     assert printed(app) == "ready\ndone ['via', 'via'] True\n"
     assert printed(faults) == ("stopped [0.0, 0.1] ['go-back-n', 'go-back-n, acks', 'selective', 'selective, acks']\n")

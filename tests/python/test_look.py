@@ -79,6 +79,7 @@ def test_ways_to_wait_and_results_differ():
     assert look.look("tcp", file=1).hollow
     assert look.look("tcp", file=1).trace()["marker"]["symbol"] == "diamond-open"
     assert look.look("tcp").line()["linestyle"] == "-"
+    assert look.look("unix").trace()["line"]["color"] == look.GREY, "INK cannot be read on a dark page"
 
 
 @pytest.mark.parametrize("places", [[0.5, 0.5, 0.5], [0.0, 1.0], [0.99, 1.0, 0.98], [0.02, 0.01, 0.0, 0.03]])

@@ -19,7 +19,7 @@ class BarrierPanel(CurvesPanel):
     """Panel of a :class:`viakit.lab._barrier.Barrier`."""
 
     file = "barrier.json"
-    fields = (Field("Barrier", "ranks", "time of a barrier, µs", log_x=True, log_y=True),)
+    fields = (Field("Barrier", "ranks", "time of a barrier, µs", log_x=True, log_y=True, whole_x=True),)
 
     def _controls(self) -> Any:
         ours = self.experiment.settings

@@ -20,7 +20,10 @@ HEIGHT = 380
 
 @dataclass(frozen=True)
 class Field:
-    """One field of a picture: its title, the words on its axes, the unit of y, and whether axes are logarithmic."""
+    """One field of a picture: its title, the words on its axes, the unit of y, and whether axes are logarithmic.
+
+    With *whole_x* the axis has a mark at each measured x, and no others: numbers of ranks, for instance.
+    """
 
     title: str
     x: str
@@ -28,6 +31,7 @@ class Field:
     log_x: bool = False
     log_y: bool = False
     unit: str = ""
+    whole_x: bool = False
 
 
 @dataclass
@@ -81,6 +85,7 @@ class CurvesPanel(Panel):
 
     def _picture(self) -> Any:
         self._places: dict[tuple[str, int], tuple[int, int]] = {}
+        self._marks: dict[int, list[float]] = {}
         canvas = go.FigureWidget(
             make_subplots(rows=1, cols=len(self.fields), subplot_titles=[one.title for one in self.fields])
         )
@@ -110,6 +115,11 @@ class CurvesPanel(Panel):
                     if one.low:
                         band.x, band.y = [*one.x, *one.x[::-1]], [*one.high, *one.low[::-1]]
                 line.visible = band.visible = True
+            for column, area in enumerate(self.fields):
+                marks = sorted({x for one in curves if one.column == column for x in one.x})
+                if area.whole_x and marks != self._marks.get(column):
+                    self._marks[column] = marks
+                    self.picture.update_xaxes(tickmode="array", tickvals=marks, row=1, col=column + 1)
             drawn = {(one.label, one.column) for one in curves}
             for key, places in self._places.items():
                 for place in places if key not in drawn else ():

@@ -33,6 +33,8 @@ _KINDS = {
     kinds.FAULTS: "faults",
 }
 
+_PRE = "line-height:1.2;white-space:pre;overflow-x:auto"  # a notebook would break the rows of a table
+
 
 class Result(dict[str, Any]):
     """Measured result: the dict of schema ``viakit.result/1``, with methods.
@@ -227,9 +229,9 @@ class Result(dict[str, Any]):
         from rich.console import Console  # start-up time
 
         # Without force_jupyter=False, rich would also display each table separately in a notebook.
-        console = Console(record=True, width=140, file=io.StringIO(), force_jupyter=False)
+        console = Console(record=True, width=80, file=io.StringIO(), force_jupyter=False)
         self.show(console)
-        return console.export_html(inline_styles=True, code_format="<pre style='line-height:1.2'>{code}</pre>")
+        return console.export_html(inline_styles=True, code_format=f"<pre style='{_PRE}'>{{code}}</pre>")
 
     def __repr__(self) -> str:
         points = sum(len(one["points"]) for one in self["series"])

@@ -79,7 +79,7 @@ def end_labels(
                 "yref": f"y{'' if column == 1 else column}",
                 "yshift": (to - at) * height,
                 "text": f"{look.sign} {escape(label)}",
-                "font": {"color": look.colour, "size": 12},
+                "font": {"color": look.on_page, "size": 12},
                 "name": "end",
             }
         )
@@ -103,7 +103,7 @@ def empty_fields(canvas: Any, n: int) -> None:
 
 def fill(look: Look) -> dict[str, Any]:
     """Return the arguments of Plotly's ``Scatter`` for the band of a curve."""
-    style = {"fill": "toself", "fillcolor": look.colour, "opacity": 0.15, "line": {"width": 0}}
+    style = {"fill": "toself", "fillcolor": look.on_page, "opacity": 0.15, "line": {"width": 0}}
     return {**style, "mode": "lines", "hoverinfo": "skip"}
 
 

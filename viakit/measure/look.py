@@ -18,7 +18,8 @@ from viakit.measure import endpoints
 
 __all__ = ["INK", "PALETTE", "Look", "look", "looks", "spread"]
 
-INK = "#4D4D4D"  # grey that can be read on white and on black
+INK = "#4D4D4D"  # pictures in pages have the page's colour of text in its place
+GREY = "#808080"  # in place of INK where a curve cannot have that: to be read on white and on black
 ORANGE, SKY, GREEN, BLUE, VERMILION, PURPLE = "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7"
 COLOURS = {
     "orange": ORANGE, "sky": SKY, "green": GREEN, "blue": BLUE, "vermilion": VERMILION, "purple": PURPLE, "ink": INK,
@@ -86,6 +87,11 @@ class Look:
         """The marker as a character, for text beside a curve."""
         return SIGNS[self.marker][self.hollow]
 
+    @property
+    def on_page(self) -> str:
+        """The colour for Plotly, whose curves cannot take the page's colour of text."""
+        return GREY if self.colour == INK else self.colour
+
     def line(self, size: float = 4.0) -> dict[str, Any]:
         """Return the arguments of Matplotlib's ``plot``, with markers of *size* points."""
         face = {"markerfacecolor": "none"} if self.hollow else {}
@@ -97,8 +103,8 @@ class Look:
         dash = ",".join(f"{2 * length:g}px" for length in self.dash) or "solid"
         symbol = SYMBOLS[self.marker] + ("-open" if self.hollow else "")
         return {
-            "line": {"color": self.colour, "dash": dash, "width": 2},
-            "marker": {"size": 7, "color": self.colour, "symbol": symbol},
+            "line": {"color": self.on_page, "dash": dash, "width": 2},
+            "marker": {"size": 7, "color": self.on_page, "symbol": symbol},
         }
 
 
