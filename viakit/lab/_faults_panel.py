@@ -21,7 +21,7 @@ class FaultsPanel(CurvesPanel):
     file = "faults.json"
     fields = (
         Field("Goodput", "seconds", "", unit="B/s"),
-        Field("Retransmission", "seconds", "per message: retransmitted (solid), acknowledgements (dotted)"),
+        Field("Retransmission", "seconds", "frames per message"),
         Field("Goodput over loss", "frames lost, %", "", unit="B/s"),
     )
 
