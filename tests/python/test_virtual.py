@@ -120,6 +120,13 @@ def test_barriers_take_one_latency_for_each_step(machine):
         check([2], Placement(hosts=2, machine=machine), 1.0)
 
 
+def test_registration_in_each_barrier_costs_a_message_more(machine):
+    """The address of the memory comes first, by a message. That costs more than the whole exchange by RDMA write."""
+    document = barrier.measure([2], algorithms=["rdma", "rdma-dynamic"], machine=machine, with_mpi=False)
+    once, each = (one["points"][0]["time_s"]["median"] for one in document["series"])
+    assert each > 2 * once
+
+
 @pytest.mark.parametrize(("name", "ranks"), [("barrier-cluster-1", [2, 3, 5, 8]), ("barrier-cluster-3", [32])])
 def test_live_barriers_agree_with_the_replay(name, ranks):
     """One cost model: the code on the simulated link, and its schedule in the replay, within 2 %."""
