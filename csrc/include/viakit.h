@@ -175,6 +175,19 @@ VIPL_EXPORT VIP_RETURN viakit_query_vi(VIP_VI_HANDLE vi, viakit_vi_info *info);
 #define VIAKIT_SECRET_MOST 32
 VIPL_EXPORT VIP_RETURN viakit_set_vi_secret(VIP_VI_HANDLE vi, const void *secret, size_t len);
 
+/* ---------------------------------------------------------------- peer requests that no VI matches
+ *
+ * A peer request is answered only by a VI that has requested its sender. With a handler, a program can create that VI
+ * when the request arrives. handler(context, discriminator, len) is called for each peer request that matches no VI. It
+ * gets the discriminator that the request has for this side (len bytes, valid during the call). The sender repeats its request, so
+ * the handler may be called again for it. It proves nothing about its sender: every process that can send frames to the
+ * NIC can cause the call.
+ *
+ * The handler runs in any thread, as the NIC's owner: it must neither block nor call a function of VIPL or viakit.
+ * NULL removes it; afterwards no call of it is in progress. */
+typedef void (*viakit_peer_request_handler)(void *context, const VIP_UINT8 *discriminator, size_t len);
+VIPL_EXPORT VIP_RETURN viakit_on_peer_request(VIP_NIC_HANDLE nic, void *context, viakit_peer_request_handler handler);
+
 /* Drive the NIC once, without blocking: receive arrived frames, send pending ones, run due timers. *n_events (may be
  * NULL) is the number of frames handled. */
 VIPL_EXPORT VIP_RETURN viakit_poll(VIP_NIC_HANDLE nic, int *n_events);

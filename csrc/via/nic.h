@@ -126,6 +126,8 @@ struct via_nic {
     /* asynchronous errors */
     VIP_ERROR_HANDLER handler;
     VIP_PVOID handler_context;
+    viakit_peer_request_handler request_handler; /* of peer requests that match no VI; NULL: none */
+    void *request_context;
     struct via_event *events; /* [VIA_MAX_EVENTS] */
     uint32_t events_head, events_tail;
     struct via_notification *notifications; /* requested, oldest first (notify.c) */

@@ -109,6 +109,45 @@ void peer_connect_b(side *s)
     peer_connect_both(s);
 }
 
+/* ---- peer_handler: a VI that is created when its partner's request arrives */
+
+static void count_requests(void *context, const VIP_UINT8 *discriminator, size_t len)
+{
+    /* On links to all NICs of a station, requests of other programs may arrive, too. */
+    if (len == 9 && memcmp(discriminator, "handled b", 9) == 0)
+        __atomic_add_fetch((int *)context, 1, __ATOMIC_SEQ_CST);
+}
+
+void peer_handler_a(side *s)
+{
+    endpoint e;
+    uint64_t peer_word;
+    endpoint_open(&e, s, s->levels[0], 4096);
+    SIDE_SYNC(s, 1);
+    request(&e, "handled", 1000 * CHECK_WAIT_S);
+    CHECK_OK(VipConnectPeerWait(e.vi, NULL));
+    swap(&e, 7, &peer_word);
+    CHECK_EQ(peer_word, 8);
+    endpoint_close(&e);
+}
+
+void peer_handler_b(side *s)
+{
+    endpoint e;
+    uint64_t peer_word;
+    int n = 0;
+    CHECK_OK(viakit_on_peer_request(s->nic, &n, count_requests));
+    SIDE_SYNC(s, 1);
+    WAIT_UNTIL(viakit_poll(s->nic, NULL) == VIP_SUCCESS && __atomic_load_n(&n, __ATOMIC_SEQ_CST) > 1); /* it repeats */
+    endpoint_open(&e, s, s->levels[0], 4096);
+    request(&e, "handled", 1000 * CHECK_WAIT_S);
+    CHECK_OK(VipConnectPeerWait(e.vi, NULL));
+    CHECK_OK(viakit_on_peer_request(s->nic, NULL, NULL));
+    swap(&e, 8, &peer_word);
+    CHECK_EQ(peer_word, 7);
+    endpoint_close(&e);
+}
+
 /* ---- one_nic: an address of eight bytes means one NIC of its station */
 
 static void one_nic_both(side *s)

@@ -91,6 +91,7 @@ void small_rings(viakit_nic_options *o); /* every ring wraps often */
 /* cases_peer.c */
 #define PEER_CASES(X)               \
     X(peer_connect, 0, NULL)        \
+    X(peer_handler, 0, NULL)        \
     X(one_nic, 0, NULL)             \
     X(peer_names, 0, NULL)          \
     X(peer_mismatch, 0, NULL)       \

@@ -519,6 +519,16 @@ int via_link_matches_own_request(struct link_client *client, const struct link_f
     return c->mode == WIRE_MODE_PEER && conn_peer_wanted(nic, &f);
 }
 
+VIP_RETURN viakit_on_peer_request(VIP_NIC_HANDLE handle, void *context, viakit_peer_request_handler handler)
+{
+    VK_HOLD_CANCEL;
+    VIA_ENTER_NIC(nic, handle);
+    nic->request_handler = handler;
+    nic->request_context = context;
+    via_leave(nic);
+    return VIP_SUCCESS;
+}
+
 /* The NIC closes: requests that still wait for a reply are rejected. */
 void via_conn_fini(struct via_nic *nic)
 {

@@ -270,6 +270,8 @@ void conn_peer_request_arrived(struct via_nic *nic, struct conn_frame *f)
         return;
     }
     struct via_peering *p = counterpart(nic, f);
+    if (p == NULL && nic->request_handler)
+        nic->request_handler(nic->request_context, f->names, f->c.wanted_len);
     if (p == NULL || !conn_route(nic, f))
         return; /* no reply: the peer repeats its request, and this NIC may have one by then */
     VIP_RETURN code = conn_check_fit("VipConnectPeerRequest", p->vi, &f->c);
