@@ -3,7 +3,7 @@
  *
  *     create:  rank i                               rank 0
  *              expose cells, offer shared memory    the same
- *              card ------------------------------> gathers all cards
+ *              card ------------------------------> gathers all cards, along a tree
  *                   <------------------------------ all cards, to all                     (Gupta et al., 6.2)
  *              maps the memory of its node's master
  *              "mapped" --------------------------> gathers
@@ -40,19 +40,28 @@ struct card {
 
 /* ---------------------------------------------------------------- creating a group */
 
-/* Rank 0 is the centre: 2 (n - 1) messages. Once per group, so their latency does not matter. */
+/* To rank 0 and back along a binomial tree. Its edges connect ranks at distances that are powers of two, which in a group
+ * of all ranks are connected already (msg/news.c). Let d be the lowest bit of r. Rank r collects the blobs of r + 1 to
+ * r + d - 1 from r + 1, r + 2, r + 4 ..., and passes them to r - d:
+ *
+ *      7 -> 6    6 7 -> 4    5 -> 4    4 5 6 7 -> 0    3 -> 2    2 3 -> 0    1 -> 0 */
 int coll_gather_all(coll *c, const void *own, size_t len, void *all)
 {
-    int code = MSG_SUCCESS;
-    memcpy((char *)all + (size_t)c->rank * len, own, len);
-    if (c->rank) {
-        code = coll_send(c, COLL_TAG_SETUP, own, len, 0);
-        return code ? code : coll_recv(c, COLL_TAG_SETUP, all, len * (size_t)c->n, 0);
-    }
-    for (int i = 1; i < c->n && code == MSG_SUCCESS; i++)
-        code = coll_recv(c, COLL_TAG_SETUP, (char *)all + (size_t)i * len, len, i);
-    for (int i = 1; i < c->n && code == MSG_SUCCESS; i++)
-        code = coll_send(c, COLL_TAG_SETUP, all, len * (size_t)c->n, i);
+    int code = MSG_SUCCESS, n = c->n, rank = c->rank, d = 1;
+    char *blobs = all;
+    memcpy(blobs + (size_t)rank * len, own, len);
+    for (; d < n && !(rank & d) && code == MSG_SUCCESS; d *= 2)
+        if (rank + d < n)
+            code = coll_recv(c, COLL_TAG_SETUP, blobs + (size_t)(rank + d) * len,
+                             (size_t)(n - rank - d < d ? n - rank - d : d) * len, rank + d);
+    if (rank && code == MSG_SUCCESS)
+        code = coll_send(c, COLL_TAG_SETUP, blobs + (size_t)rank * len, (size_t)(n - rank < d ? n - rank : d) * len,
+                         rank - d);
+    if (rank && code == MSG_SUCCESS)
+        code = coll_recv(c, COLL_TAG_SETUP, all, len * (size_t)n, rank - d);
+    for (d /= 2; d > 0 && code == MSG_SUCCESS; d /= 2)
+        if (rank + d < n)
+            code = coll_send(c, COLL_TAG_SETUP, all, len * (size_t)n, rank + d);
     return code;
 }
 
@@ -284,6 +293,9 @@ int coll_take_control(msg_world *w, int context, int tag, void *what, size_t len
 {
     msg_status status;
     int there = 0;
+    /* A probe would connect to the rank. Its messages arrive once the two have met. */
+    if (*source != MSG_ANY_SOURCE && !vk_load_relaxed(&w->peers[*source].met))
+        return 0;
     if (msg_iprobe(w, context, *source, tag, &there, &status) != MSG_SUCCESS || !there)
         return 0;
     *source = status.source;

@@ -29,6 +29,7 @@
 #include <unistd.h>
 
 #include "coll/inside.h"
+#include "msg/engine.h"
 
 /* CHECK_NS: checking the state of all ranks and two kinds of control messages costs more than polling memory. It is
  * well below the 50 ms within which an interrupt must be noticed. Sleeps are short, because no arrival ends them.
@@ -143,6 +144,15 @@ static int others_want(const coll *c)
 {
     /* Relaxed: only a hint. The work itself is read under the caller's own lock. */
     return c->meanwhile && vk_load_relaxed(c->wanted);
+}
+
+/* A rank that waits for any rank of the group notifies those that it is connected to, and those at a distance of a power
+ * of two. Ranks in different collectives stand somewhere side by side on the circle, so one of these two gets a note
+ * that differs. */
+static int is_near(const coll *c, int rank)
+{
+    int up = (rank - c->rank + c->n) % c->n, down = c->n - up;
+    return (up & (up - 1)) == 0 || (down & (down - 1)) == 0 || vk_load_relaxed(&c->world->peers[c->ranks[rank]].met);
 }
 
 static void send_note(coll *c, int to)
@@ -268,7 +278,8 @@ static int compare_notes(coll *c, struct coll_wait *p, uint64_t now)
         if (p->source >= 0)
             send_note(c, p->source);
         for (int i = 0; i < c->n && p->source == COLL_ANY_RANK; i++)
-            send_note(c, i);
+            if (is_near(c, i))
+                send_note(c, i);
     }
     return MSG_SUCCESS;
 }

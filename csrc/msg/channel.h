@@ -23,8 +23,8 @@ struct msg_token {
 struct msg_channel {
     const char *name;
 
-    /* Connects this rank to all others and sets peer->at and peer->eager_limit of each. May block, within the
-     * options' deadline. May call msg_allgather, the same number of times on all ranks. On failure it has called
+    /* Connects this rank to all others, or (world->sparse) to its neighbours, and sets peer->at and peer->eager_limit of
+     * each. Resets peer->met of ranks that are not connected. May block, within the options' deadline. May call msg_allgather, the same number of times on all ranks. On failure it has called
      * msg_fail and released everything. */
     int (*open)(msg_world *w, const msg_options *options);
 
@@ -54,6 +54,15 @@ struct msg_channel {
     /* Services the carrier also while this rank waits outside the engine for all others to connect. Called from a
      * separate thread. NULL: the carrier needs no service. */
     void (*attend)(msg_world *w);
+
+    /* Begins to connect to a rank that has not been met, unless that is under way. msg_met() follows, or
+     * msg_peer_failed(). Returns 0, or -1: the rank is gone. push, put and get do the same. NULL: all ranks are connected
+     * at the start. */
+    int (*meet)(struct msg_peer *peer);
+    /* Gives up to connect to a rank that is gone. */
+    void (*part)(struct msg_peer *peer);
+    /* Returns 1 if the connection to the rank has begun, and is not complete. */
+    int (*is_meeting)(const struct msg_peer *peer);
 
     /* Route to the rank, as text. */
     const char *(*route)(struct msg_peer *peer);

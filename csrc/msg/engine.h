@@ -24,6 +24,7 @@
  *   CTS, ACK, FIN      request has ended, or is of another kind      dropped: the id finds nothing
  *   DATA               beyond the requested range                    dropped
  *   ACTIVE             the world has no handler                      dropped
+ *   NEWS               of this rank, or of one that is connected     dropped
  *   BYE                requests with that rank are active            they end with MSG_ERR_LEFT (peer_failure.c)
  *   any                shorter than its header requires              the rank counts as failed (channels)
  */
@@ -83,6 +84,7 @@ enum {
     MSG_PKT_BYE = 10,    /* last packet of its sender */
     MSG_PKT_CREDIT = 11, /* internal to the channel: only credits */
     MSG_PKT_FENCE = 12,  /* never sent: packets queued behind it wait until no write is in progress (onesided.c) */
+    MSG_PKT_NEWS = 14,   /* of a rank to which the receiver may have no connection (news.c) */
     MSG_PKT_ACTIVE = 13  /* an active message: the world's handler gets it on arrival (active.c) */
 };
 #define MSG_PKT_MASK 0x0F
@@ -228,6 +230,9 @@ struct msg_peer {
     uint8_t off;       /* it has sent XOFF: send no eager data */
     uint8_t xoff_sent; /* XOFF was sent to it */
     uint8_t on_busy_list;
+    uint8_t met;    /* connected. 0 only in a sparse world (news.c). This rank itself counts as met. */
+    uint8_t doomed; /* news.c: news that apply unless it is met soon */
+    uint8_t left;   /* news.c: has begun to close; which news of that this rank has spread */
     size_t eager_limit;
     size_t unpolled;                   /* bytes sent since the last poll for its packets (send.c) */
     int64_t rendezvous;                /* msg_rendezvous proposed for messages above the limit */
@@ -269,6 +274,12 @@ struct msg_world {
     int n_local, crowded; /* ranks on this host; 1 if this machine has fewer cores than ranks */
     int cores;            /* cores that ranks on this machine may use */
     int closing;
+    int sparse;              /* ranks connect when they meet (news.c) */
+    int spreading;           /* news.c: a rank has failed, or has left early */
+    int round;               /* news.c: rounds of the departure that this rank has begun */
+    uint32_t rounds_arrived; /* bit k: round k */
+    uint64_t doomed_at;      /* when `doomed` of ranks applies; 0: none has it */
+    int doomed_polls;
     unsigned fork_epoch;
     int threads;
     pthread_mutex_t mutex;
@@ -463,6 +474,24 @@ static inline int msg_peer_error(const struct msg_peer *p)
            : p->state == MSG_PEER_LEFT               ? MSG_ERR_LEFT
                                                      : MSG_ERR_PROC_FAILED;
 }
+
+/* news.c, for ranks that connect when they meet. Which ranks of a world are neighbours: see there. */
+/* Sets world->sparse, on opening. */
+void msg_choose_sparse(msg_world *w);
+/* The rank is needed: begins to connect to it if it has not been met. */
+void msg_need(struct msg_peer *peer);
+/* Called by channels: the rank is connected. */
+void msg_met(struct msg_peer *peer);
+void msg_news_arrived(struct msg_peer *peer, const struct msg_packet *p);
+/* A rank has failed, or has left (BYE): spreads the news where they are needed. */
+void msg_spread_failure(struct msg_peer *peer);
+void msg_spread_departure(struct msg_peer *peer);
+/* A rank, possibly this one, has left before all others have begun to close. */
+void msg_spread_gone(struct msg_peer *peer);
+/* Called by channels now and then while connections are half made. Returns the number of ranks that are given up. */
+int msg_check_doomed(msg_world *w);
+/* Closing: have all ranks begun to close, or are they gone? Sends what is due, so it is called repeatedly. */
+int msg_all_leaving(msg_world *w);
 
 /* active.c, called by protocol.c and peer_failure.c */
 void msg_active_arrived(struct msg_peer *peer, const struct msg_packet *packet, const void *data, size_t len);

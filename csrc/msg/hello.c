@@ -16,9 +16,9 @@
 #include "msg/calibration.h"
 #include "msg/engine.h"
 
-/* "vkmsg006": the last digits are the protocol's version, to be raised with every change of packets, hellos or cards.
+/* "vkmsg007": the last digits are the protocol's version, to be raised with every change of packets, hellos or cards.
  */
-#define MAGIC 0x766b6d7367303036ull
+#define MAGIC 0x766b6d7367303037ull
 
 /* Cores counted in a hello. On a machine with more, core numbers are folded, so it counts as crowded a little too
  * soon. */

@@ -330,7 +330,8 @@ extern unsigned msg_fork_epoch;
     X(puts, "one-sided writes")                                                                   \
     X(gets, "one-sided reads")                                                                    \
     X(active_sent, "active messages sent")                                                        \
-    X(active_received, "active messages handled on arrival")
+    X(active_received, "active messages handled on arrival")                                      \
+    X(connections, "ranks that this rank has connected to")
 
 typedef enum {
 #define MSG_X(name, text) MSG_COUNTER_##name,

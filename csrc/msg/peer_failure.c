@@ -54,8 +54,9 @@ static void forget_peer(struct msg_peer *peer, int error)
     while (out) { /* Carriers are freed now, requests by the sweep. */
         struct msg_out *next = out->next;
         msg_request *r = out->request;
-        if (error == MSG_ERR_LEFT && (out->packet.head.kind & MSG_PKT_MASK) == MSG_PKT_BYE) {
-            msg_enqueue(peer, out); /* a rank that left still waits for this BYE */
+        int kind = out->packet.head.kind & MSG_PKT_MASK;
+        if (error == MSG_ERR_LEFT && (kind == MSG_PKT_BYE || kind == MSG_PKT_NEWS)) {
+            msg_enqueue(peer, out); /* a rank that left still waits for these */
             out = next;
             continue;
         }
@@ -79,12 +80,20 @@ static void forget_peer(struct msg_peer *peer, int error)
 void msg_peer_failed(struct msg_peer *peer, const char *why)
 {
     msg_world *w = peer->world;
-    int had_left = peer->state == MSG_PEER_LEFT;
     if (peer->gone)
         return;
     peer->gone = 1;
+    if (peer->left)
+        msg_bye_arrived(peer);
+    int had_left = peer->state == MSG_PEER_LEFT;
     if (!had_left)
         peer->state = MSG_PEER_FAILED;
+    if (!peer->met)
+        peer->channel->part(peer);
+    else if (!had_left)
+        msg_spread_failure(peer);
+    else if (!w->closing)
+        msg_spread_gone(peer); /* no rank goes before all have begun to close */
     if (w->closing)
         return;
     if (had_left) { /* Not a failure, but operations still active are over. */
@@ -104,6 +113,7 @@ void msg_bye_arrived(struct msg_peer *peer)
     if (peer->state != MSG_PEER_CONNECTED)
         return;
     peer->state = MSG_PEER_LEFT;
+    msg_spread_departure(peer);
     w->n_left++;
     if (!w->closing)
         msg_fail(w, MSG_ERR_LEFT, "rank %d has closed its world", peer->rank);

@@ -13,7 +13,8 @@
  *
  * Upper bounds on the memory of a rank, for n ranks:
  *     pools      (n - 1) * (credits + 4) * (eager limit + 64). Credits are reduced to keep this within pool_bytes,
- *                but not below 8 per rank (channel via). Channel tcp has only socket buffers.
+ *                but not below 8 per rank (channel via). With connect=first only ranks that have met have buffers.
+ *                Channel tcp has only socket buffers.
  *     unexpected unexpected_bytes, the data in flight when the senders received XOFF, and an envelope of 256 bytes per
  *                message. In flight are at most credits * eager limit per sender; on tcp its socket buffers and 64 KiB.
  *                Beyond it, senders keep their data and only announce it.
@@ -51,6 +52,11 @@ typedef enum {
     MSG_ROUTE_DAEMON = 1  /* through the daemons of both ranks (lamd, pvmd): channel tcp only */
 } msg_route;
 
+typedef enum {
+    MSG_CONNECT_FIRST = 0, /* log2 of the ranks at the start, others when a rank first needs them: channel via */
+    MSG_CONNECT_ALL = 1    /* each rank to all others at the start, as MVICH did */
+} msg_connect;
+
 /* field, default, description */
 #define MSG_POLICY_FIELDS(X)                                                                                           \
     X(eager_limit, 16384, "messages up to so many bytes are sent at once, with their data; longer ones by rendezvous") \
@@ -74,7 +80,8 @@ typedef enum {
     X(yield_us, 30, "how long a wait polls before it gives the core away between looks; 0 at once; -1 never")          \
     X(cache_bytes, 1073741824, "bound of the registration cache; 0: register for each message and forget")             \
     X(cache_entries, 1024, "bound of its entries")                                                                     \
-    X(reliability, 2, "reliability level of the VIs: 2 reliable delivery, 4 reliable reception (via)")
+    X(reliability, 2, "reliability level of the VIs: 2 reliable delivery, 4 reliable reception (via)")                 \
+    X(connect, MSG_CONNECT_FIRST, "when ranks connect (via): 0 when they first meet, 1 all at the start")
 
 #define MSG_CALIBRATED (-2)
 #define MSG_BUFFERS_FOLLOW (-3) /* socket buffers as long as the longest eager message and LAM's envelope of 24 bytes */

@@ -347,6 +347,9 @@ static void handle_control(struct msg_peer *peer, const struct msg_packet *p)
     case MSG_PKT_BYE:
         msg_bye_arrived(peer);
         break;
+    case MSG_PKT_NEWS:
+        msg_news_arrived(peer, p);
+        break;
     default:
         break;
     }

@@ -60,6 +60,8 @@ static int start_recv(msg_world *w, int context, void *buf, size_t len, int src,
         msg_deliver_unexpected(w, m, r);
         return MSG_SUCCESS;
     }
+    if (src != MSG_ANY_SOURCE && vk_unlikely(!w->peers[src].met))
+        msg_need(&w->peers[src]); /* the connection also reports that the rank leaves or dies */
     if (vk_unlikely((code = receive_error(w, src)) != MSG_SUCCESS)) {
         msg_complete(r, code);
         return MSG_SUCCESS;
@@ -209,6 +211,8 @@ static int probe_for(struct search *s, int64_t timeout_ms)
     int code = check_recv(s->w, s->context, s->src, s->tag);
     if (code || s->src == MSG_PROC_NULL)
         return code;
+    if (s->src != MSG_ANY_SOURCE)
+        msg_need(&s->w->peers[s->src]);
     /* A program that only probes makes progress, too. */
     if (!search(s) && timeout_ms == 0) {
         msg_step(s->w);

@@ -171,6 +171,16 @@ static inline int post_bytes(struct peers_pair *rank, struct peers_slot *slot, s
     return post(rank, slot);
 }
 
+/* This rank has no credit for a packet. It has none before the two ranks have met, so the short path needs no check of
+ * its own for that. Returns 0, or -1: the rank is gone. */
+static int without_credit(struct msg_peer *peer)
+{
+    if (rank_of(peer)->state != PEERS_MET)
+        return vc_meet(peer);
+    MSG_COUNT(peer->world, credit_stalls, 1);
+    return 0;
+}
+
 /* The short path of msg_send. It takes the credit, then the buffer, then the owed credits: the steps that can fail
  * come before the step that cannot be undone. Returns 1 if accepted, 0 for no credit or no buffer, -1 if the rank is
  * gone. */
@@ -178,10 +188,8 @@ static int push_short(struct msg_peer *peer, struct msg_head head, const void *d
 {
     struct peers_pair *rank = rank_of(peer);
     struct peers_slot *slot;
-    if (vk_unlikely(rank->credits == 0)) {
-        MSG_COUNT(peer->world, credit_stalls, 1);
-        return 0;
-    }
+    if (vk_unlikely(rank->credits == 0))
+        return without_credit(peer);
     if (vk_unlikely((slot = take_slot(rank, 2)) == NULL))
         return 0;
     head.credits = peers_pay(rank);
@@ -199,10 +207,8 @@ static int push_one(struct msg_peer *peer, struct msg_out *out, size_t n)
     struct peers_pair *rank = rank_of(peer);
     struct peers_slot *slot;
     size_t head_len = msg_packet_len(&out->packet);
-    if (rank->credits == 0) {
-        MSG_COUNT(peer->world, credit_stalls, 1);
-        return 0;
-    }
+    if (rank->credits == 0)
+        return without_credit(peer);
     if ((slot = take_slot(rank, 2)) == NULL)
         return 0;
     out->packet.head.credits = peers_pay(rank);
@@ -295,7 +301,7 @@ static int settle(struct vc_world *v)
 static int progress(msg_world *w, const uint8_t *enough)
 {
     struct vc_world *v = vc_of(w);
-    int n = 0;
+    int n = vk_unlikely(peers_are_meeting(&v->net)) ? peers_meetings(&v->net, vc_met) + msg_check_doomed(w) : 0;
     for (int i = 0; i < 2; i++) {
         const struct peers_port *port = v->net.ports[i];
         if (port == NULL)
@@ -366,6 +372,8 @@ static void drop(struct msg_peer *peer, msg_request *r)
 static int start_rdma(struct peers_pair *rank, int operation, const msg_request *r, size_t offset, size_t len,
                       uint64_t address, uint32_t handle)
 {
+    if (vk_unlikely(rank->state != PEERS_MET))
+        return vc_meet(peer_of(rank));
     struct peers_slot *slot = rank->port->free_rdma;
     VIP_MEM_HANDLE local_handle = ((const struct peers_region *)r->registered)->handle;
     uint64_t id = r->id;
@@ -400,6 +408,8 @@ static int get(struct msg_peer *peer, msg_request *r, size_t offset, size_t len,
 static int put_short(struct msg_peer *peer, const void *data, size_t len, uint64_t address, uint32_t handle)
 {
     struct peers_pair *rank = rank_of(peer);
+    if (vk_unlikely(rank->state != PEERS_MET))
+        return vc_meet(peer);
     struct peers_slot *slot = take_slot(rank, 2);
     if (slot == NULL)
         return 0;
@@ -492,6 +502,9 @@ const struct msg_channel msg_channel_via = {
     .sleep = channel_sleep,
     .wake = wake,
     .attend = attend,
+    .meet = vc_meet,
+    .part = vc_part,
+    .is_meeting = vc_is_meeting,
     .route = route,
     .hold = hold,
     .drop = drop,

@@ -31,6 +31,7 @@ _Static_assert(sizeof(struct vc_slot) == 128, "a descriptor and a line of state"
 struct vc_rank {
     struct peers_pair pair;
     struct msg_peer *peer;
+    uint32_t grant; /* credits from the moment of the connection on */
 };
 
 struct vc_world {
@@ -41,6 +42,12 @@ struct vc_world {
 /* via_open.c */
 int vc_open(msg_world *w, const msg_options *options);
 void vc_close(msg_world *w);
+/* As channel.h: meet, part, is_meeting. */
+int vc_meet(struct msg_peer *peer);
+void vc_part(struct msg_peer *peer);
+int vc_is_meeting(const struct msg_peer *peer);
+/* For peers_meetings. */
+void vc_met(void *world, int rank, int code);
 
 /* via.c */
 void vc_reap(struct peers_pair *rank);

@@ -1,6 +1,6 @@
 /*
- * Opening the `via` channel, and closing it. csrc/peers opens the NICs and connects the ranks. This file chooses the
- * sizes of the eager buffers, and exchanges the ranks' addresses and credits.
+ * Opening the `via` channel, its connections, and closing it. csrc/peers opens the NICs and connects the ranks. This
+ * file chooses the sizes of the eager buffers, and exchanges the ranks' addresses and credits.
  */
 #include <sched.h>
 #include <stdio.h>
@@ -86,9 +86,11 @@ static int open_ports(msg_world *w, const msg_options *o)
         if (i == w->rank)
             continue;
         w->peers[i].eager_limit = eager_limit[k];
-        code = peers_make_pair(v->net.ports[k], &rank->pair);
+        rank->pair.port = v->net.ports[k];
+        if (!w->sparse || peers_are_neighbours(w->rank, i, w->n_ranks))
+            code = peers_make_pair(v->net.ports[k], &rank->pair);
     }
-    return code;
+    return code || !w->sparse ? code : peers_admit(&v->net);
 }
 
 /* Is the card of rank i usable? Lengths are copied and receives counted by it, so it must fit what is used here. */
@@ -118,9 +120,54 @@ static int read_cards(msg_world *w, const struct address_card *cards)
         if (i == w->rank)
             continue;
         peers_set_address(pair, cards[i].host[pair->port->index], cards[i].len[pair->port->index]);
-        pair->credits = cards[i].n_recv[pair->port->index] - VC_RESERVE;
+        ((struct vc_rank *)(void *)pair)->grant = cards[i].n_recv[pair->port->index] - VC_RESERVE;
     }
     return 0;
+}
+
+/* ---------------------------------------------------------------- connections */
+
+/* The rank is connected. Packets of it may have arrived before, and with them credits. */
+static void connected(const msg_world *w, int i)
+{
+    struct vc_rank *rank = w->peers[i].at;
+    rank->pair.credits += rank->grant;
+}
+
+void vc_met(void *world, int rank, int code)
+{
+    msg_world *w = world;
+    char why[MSG_ERROR_LEN];
+    if (w->peers[rank].gone)
+        return;
+    if (code) {
+        snprintf(why, sizeof why, "%s", w->error);
+        msg_peer_failed(&w->peers[rank], why);
+        return;
+    }
+    connected(w, rank);
+    msg_met(&w->peers[rank]);
+}
+
+int vc_meet(struct msg_peer *peer)
+{
+    struct peers *net = &((struct vc_world *)peer->world->at)->net;
+    if (((struct peers_pair *)peer->at)->state == PEERS_MEETING)
+        return 0;
+    int code = peers_meet(net, peer->rank);
+    if (code)
+        vc_met(peer->world, peer->rank, code);
+    return peer->gone ? -1 : 0;
+}
+
+void vc_part(struct msg_peer *peer)
+{
+    peers_part(&((struct vc_world *)peer->world->at)->net, peer->rank);
+}
+
+int vc_is_meeting(const struct msg_peer *peer)
+{
+    return ((const struct peers_pair *)peer->at)->state == PEERS_MEETING;
 }
 
 /* Called while the ranks connect. After connecting `lost` is unused, because the queues report the same. */
@@ -151,6 +198,7 @@ static struct vc_world *make_world(msg_world *w)
         .name_len = 8,
         .secret = w->secret,
         .reliability = (VIP_RELIABILITY_LEVEL)w->policy.reliability,
+        .sparse = w->sparse,
         .reads = true,
         .n_sends = VC_SEND_SLOTS,
         .n_rdma = VC_RDMA_SLOTS,
@@ -190,6 +238,13 @@ int vc_open(msg_world *w, const msg_options *o)
     if (code == 0) {
         uint64_t limit_ms = (uint64_t)(o->open_timeout_ms > 0 ? o->open_timeout_ms : 60000);
         code = peers_connect(&v->net, vk_now() + limit_ms * VK_MS, connecting, w);
+    }
+    for (int i = 0; code == 0 && i < w->n_ranks; i++) {
+        if (i == w->rank)
+            continue;
+        w->peers[i].met = ((struct peers_pair *)w->peers[i].at)->state == PEERS_MET;
+        if (w->peers[i].met)
+            connected(w, i);
     }
     free(cards);
     if (code)

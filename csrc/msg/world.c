@@ -215,6 +215,8 @@ static int choose_policy(msg_world *w, const msg_options *o, char *error)
         w->policy.piece = INT64_MAX; /* BIP's pipeline segments messages */
     if (msg_on_machine())
         w->policy.progress = MSG_PROGRESS_CALLER; /* a rank has one clock, so one thread */
+    if (msg_on_machine())
+        w->policy.connect = MSG_CONNECT_ALL; /* a measured time contains no connecting */
     return MSG_SUCCESS;
 }
 
@@ -245,9 +247,10 @@ static int init_world(msg_world *w, const msg_options *o)
     for (int i = 0; i < w->n_ranks; i++)
         /* A rank is its own peer, without a channel: messages to itself never leave send.c. */
         w->peers[i] = (struct msg_peer){
-            .world = w, .rank = i, .state = MSG_PEER_CONNECTED, .channel = i == w->rank ? NULL : w->channel};
+            .world = w, .rank = i, .state = MSG_PEER_CONNECTED, .met = 1, .channel = i == w->rank ? NULL : w->channel};
     if (w->n_ranks == 1)
         w->channel = NULL;
+    msg_choose_sparse(w);
     return MSG_SUCCESS;
 }
 
@@ -348,6 +351,7 @@ static int connect_all(msg_world *w, const msg_options *o)
         /* n_short is the precomputed condition of the short path in msg_send; 0 disables it. The comparison is "less
          * than", hence the + 1. */
         int plain = !w->policy.synchronous && !w->policy.copy_send && !w->policy.convert;
+        MSG_COUNT(w, connections, i != w->rank && p->met);
         p->n_short = p->channel && p->channel->push_short && plain ? p->eager_limit + 1 : 0;
     }
     return MSG_SUCCESS;
@@ -425,10 +429,12 @@ static int all_sent(void *argument)
 static int all_gone(void *argument)
 {
     msg_world *w = argument;
+    int leaving = msg_all_leaving(w); /* first, because it may queue packets */
     for (int i = 0; i < w->n_ranks; i++)
-        if (i != w->rank && !w->peers[i].gone && (w->peers[i].state == MSG_PEER_CONNECTED || w->peers[i].queue))
+        if (i != w->rank && w->peers[i].met && !w->peers[i].gone &&
+            (w->peers[i].state == MSG_PEER_CONNECTED || w->peers[i].queue))
             return 0;
-    return 1;
+    return leaving;
 }
 
 /* Counts requests that the program never waited for. Carriers and detached requests do not count. */
@@ -460,13 +466,17 @@ int msg_world_close(msg_world *w, int64_t timeout_ms)
         w->closing = 1;
         struct msg_packet bye = {.head.kind = MSG_PKT_BYE};
         for (int i = 0; i < w->n_ranks; i++)
-            if (i != w->rank)
+            if (i != w->rank && w->peers[i].met)
                 msg_push_control(&w->peers[i], &bye);
+        if (w->spreading)
+            msg_spread_departure(&w->peers[w->rank]);
         uint64_t now = vk_now();
         int64_t left = deadline == VK_NEVER ? MSG_FOREVER : now < deadline ? (int64_t)((deadline - now) / VK_MS) : 0;
         code = msg_wait_until(w, all_gone, w, left);
         if (!msg_same_process(w)) /* the interrupt callback has forked, and this is the child */
             return MSG_ERR_PROCESS;
+        if (code != MSG_SUCCESS)
+            msg_spread_gone(&w->peers[w->rank]);
         w->channel->close(w);
     }
     msg_unlock(w);

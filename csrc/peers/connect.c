@@ -19,8 +19,6 @@
 #include "peers/peers.h"
 
 #define WINDOW 16
-#define REQUEST_MS 600000 /* per request: the deadline of peers_connect comes before */
-
 /* A net address is host, then discriminator, of any lengths. The union fits the longest used here. */
 union net_address {
     VIP_NET_ADDRESS net;
@@ -49,13 +47,13 @@ static void name_end(const struct peers *p, union net_address *a, const uint8_t 
 }
 
 /* Starts to connect to a rank. VipConnectPeerDone reports when both sides have requested it. */
-static int request(struct peers *p, int rank)
+int peers_request(struct peers *p, int rank)
 {
     struct peers_pair *pair = peers_pair_of(p, rank);
     union net_address local, remote;
     name_end(p, &local, pair->port->address, 6, p->rank, rank);
     name_end(p, &remote, pair->address, pair->address_len, rank, p->rank);
-    VIP_RETURN code = VipConnectPeerRequest(pair->vi, &local.net, &remote.net, REQUEST_MS);
+    VIP_RETURN code = VipConnectPeerRequest(pair->vi, &local.net, &remote.net, VIP_INFINITE);
     return code == VIP_SUCCESS ? 0 : peers_nic_failed(p, "VipConnectPeerRequest", code);
 }
 
@@ -78,10 +76,11 @@ static int collect(struct peers *p, int *under_way, int *n)
     for (int i = 0; i < *n;) {
         VIP_VI_ATTRIBUTES attributes;
         VIP_RETURN code = VipConnectPeerDone(peers_pair_of(p, under_way[i])->vi, &attributes);
-        if (code == VIP_SUCCESS)
+        if (code == VIP_SUCCESS) {
+            peers_pair_of(p, under_way[i])->state = PEERS_MET;
             /* The last entry replaces the finished one, and is checked next. */
             under_way[i] = under_way[--*n];
-        else if (code == VIP_NOT_DONE)
+        } else if (code == VIP_NOT_DONE)
             i++;
         else
             return peers_nic_failed(p, "VipConnectPeerDone", code);
@@ -123,9 +122,10 @@ int peers_connect(struct peers *p, uint64_t deadline, int (*idle)(void *context)
     for (int round = 0; round < rounds || n;) {
         while (round < rounds && n < WINDOW) {
             int partner = partner_in(round++, p->rank, p->n_ranks);
-            if (partner < 0)
+            if (partner < 0 || (p->sparse && !peers_are_neighbours(p->rank, partner, p->n_ranks)))
                 continue;
-            if ((code = request(p, partner)) != 0)
+            peers_pair_of(p, partner)->state = PEERS_MEETING;
+            if ((code = peers_request(p, partner)) != 0)
                 return code;
             under_way[n++] = partner;
         }

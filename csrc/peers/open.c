@@ -46,7 +46,8 @@ int peers_init(struct peers *p)
 {
     p->pairs = calloc((size_t)p->n_ranks, p->pair_len);
     p->unsettled = calloc((size_t)p->n_ranks, sizeof(struct peers_pair *));
-    return p->pairs && p->unsettled ? 0 : no_memory(p, 0);
+    p->meeting = calloc((size_t)p->n_ranks, sizeof(struct peers_pair *));
+    return p->pairs && p->unsettled && p->meeting ? 0 : no_memory(p, 0);
 }
 
 /* All ranks of a host have one address on its local link, so the port completes it. */
@@ -129,8 +130,6 @@ void peers_close_port(struct peers *p, int index)
         VipDeregisterMem(port->nic, port->slots, port->slots_handle);
     if (port->send_handle)
         VipDeregisterMem(port->nic, port->send_memory, port->send_handle);
-    if (port->recv_handle)
-        VipDeregisterMem(port->nic, port->recv_memory, port->recv_handle);
     if (port->send_memory)
         viakit_free(port->nic, port->send_memory);
     if (port->cq)
@@ -138,7 +137,6 @@ void peers_close_port(struct peers *p, int index)
     if (port->ptag)
         VipDestroyPtag(port->nic, port->ptag);
     VipCloseNic(port->nic); /* frees all shared memory that users allocated there */
-    free(port->recv_memory);
     free(port->slots);
     free(port);
 }
@@ -168,30 +166,27 @@ static void prepare(struct peers_slot *slot, char *buf, VIP_MEM_HANDLE handle, s
     slot->d.DS[0].Local.Length = (VIP_UINT32)len;
 }
 
-/* The completion queue has room for every receive of every rank, so it cannot overflow. */
+/* The completion queue has room for every receive of every rank, so it cannot overflow. The buffers of the receives are
+ * made with each pair, because most pairs of a large job never meet. */
 int peers_make_buffers(struct peers_port *port, uint32_t n_ranks, size_t room, uint32_t n_recv)
 {
     struct peers *p = port->peers;
     size_t first = p->n_sends + p->n_rdma, n_recvs = (size_t)n_ranks * n_recv, n = first + n_recvs;
-    void *slots = NULL, *recv = NULL, *send = NULL;
+    void *slots = NULL, *send = NULL;
     int failed;
     port->room = room;
     port->n_recv = n_recv;
     port->slots_len = n * p->slot_len;
     port->recv_len = n_recvs * room;
     port->send_len = p->n_sends * room;
-    if (posix_memalign(&slots, 4096, port->slots_len) != 0 || posix_memalign(&recv, 4096, port->recv_len) != 0) {
-        free(slots);
-        return no_memory(p, port->recv_len);
-    }
+    if (posix_memalign(&slots, 4096, port->slots_len) != 0)
+        return no_memory(p, port->slots_len);
     port->slots = memset(slots, 0, port->slots_len);
-    port->recv_memory = recv;
     VIP_RETURN code = viakit_alloc(port->nic, port->send_len, &send); /* readable by ranks of this host */
     if (code != VIP_SUCCESS)
         return peers_nic_failed(p, "viakit_alloc", code);
     port->send_memory = send;
     if ((failed = reg(port, slots, port->slots_len, &port->slots_handle)) != 0 ||
-        (failed = reg(port, recv, port->recv_len, &port->recv_handle)) != 0 ||
         (failed = reg(port, send, port->send_len, &port->send_handle)) != 0)
         return failed;
     for (size_t i = 0; i < p->n_sends; i++) {
@@ -200,10 +195,29 @@ int peers_make_buffers(struct peers_port *port, uint32_t n_ranks, size_t room, u
     }
     for (size_t i = p->n_sends; i < first; i++)
         peers_put_rdma(port, slot_at(port, i));
-    for (size_t i = 0; i < n_recvs; i++)
-        prepare(slot_at(port, first + i), port->recv_memory + i * room, port->recv_handle, room);
     code = VipCreateCQ(port->nic, (VIP_ULONG)n_recvs + 1, &port->cq);
     return code == VIP_SUCCESS ? 0 : peers_nic_failed(p, "VipCreateCQ", code);
+}
+
+/* Makes the buffers of a pair's receives, and posts them. */
+static int post_receives(struct peers_port *port, struct peers_pair *pair)
+{
+    const struct peers *p = port->peers;
+    size_t first = p->n_sends + p->n_rdma + (size_t)port->n_pairs++ * port->n_recv, len = port->n_recv * port->room;
+    void *memory = NULL;
+    VIP_RETURN code;
+    if (posix_memalign(&memory, 4096, len) != 0)
+        return no_memory(port->peers, len);
+    pair->recv_memory = memory;
+    int failed = reg(port, memory, len, &pair->recv_handle);
+    for (uint32_t i = 0; failed == 0 && i < port->n_recv; i++) {
+        struct peers_slot *slot = slot_at(port, first + i);
+        prepare(slot, pair->recv_memory + i * port->room, pair->recv_handle, port->room);
+        slot->pair = pair;
+        if ((code = peers_post_recv(pair, slot)) != VIP_SUCCESS)
+            failed = peers_nic_failed(port->peers, "VipPostRecv", code);
+    }
+    return failed;
 }
 
 /* Posts all receives before the VI connects, so every packet finds one. */
@@ -226,14 +240,7 @@ int peers_make_pair(struct peers_port *port, struct peers_pair *pair)
     /* It connects only with a rank of this job, which must prove that it has the secret. */
     if ((code = viakit_set_vi_secret(pair->vi, p->secret, PEERS_SECRET_LEN)) != VIP_SUCCESS)
         return peers_nic_failed(p, "viakit_set_vi_secret", code);
-    size_t first = p->n_sends + p->n_rdma + (size_t)port->n_pairs++ * port->n_recv;
-    for (uint32_t i = 0; i < port->n_recv; i++) {
-        struct peers_slot *slot = slot_at(port, first + i);
-        slot->pair = pair;
-        if ((code = peers_post_recv(pair, slot)) != VIP_SUCCESS)
-            return peers_nic_failed(p, "VipPostRecv", code);
-    }
-    return 0;
+    return post_receives(port, pair);
 }
 
 /* ---------------------------------------------------------------- use */
@@ -262,7 +269,7 @@ VIP_VI_HANDLE peers_sleep(struct peers *p, uint64_t ms)
         port = p->ports[vk_add(&p->next_sleep, 1) & 1];
         ms = 1;
     }
-    if (ms == 0 || vk_load_relaxed(&p->n_unsettled))
+    if (ms == 0 || vk_load_relaxed(&p->n_unsettled) || vk_load_relaxed(&p->n_meeting))
         ms = 1;
     return VipCQWait(port->cq, (VIP_ULONG)ms, &vi, &recv) == VIP_SUCCESS ? vi : NULL;
 }
@@ -285,6 +292,9 @@ static void destroy_pair(struct peers_pair *pair)
     while (VipRecvDone(pair->vi, &d) != VIP_INVALID_PARAMETER && d);
     VipDestroyVi(pair->vi);
     pair->vi = NULL;
+    if (pair->recv_handle)
+        VipDeregisterMem(pair->port->nic, pair->recv_memory, pair->recv_handle);
+    free(pair->recv_memory);
 }
 
 void peers_close(struct peers *p)
@@ -295,6 +305,7 @@ void peers_close(struct peers *p)
         peers_close_port(p, i);
     free(p->pairs);
     free(p->unsettled);
+    free(p->meeting);
     p->pairs = NULL;
-    p->unsettled = NULL;
+    p->unsettled = p->meeting = NULL;
 }

@@ -1,17 +1,23 @@
 /*
- * peers.h - all ranks of a job connected over VIPL, with receive slots and credits. BIP and the message engine's
+ * peers.h - the ranks of a job connected over VIPL, with receive slots and credits. BIP and the message engine's
  * channel `via` are its users. It calls only the public functions of VIPL.
  *
  *     peers_init          the table of pairs
  *     peers_open_port     a NIC: [0] for the ranks of this host, [1] for the others
  *     peers_make_buffers  its slots and their memory, once the number of its ranks is known
  *     peers_make_pair     a VI for one rank, with all its receives posted
- *     peers_connect       every pair, as peers (connect.c)
+ *     peers_connect       every pair, as peers (connect.c); with `sparse` only neighbours
+ *     peers_meet          sparse: begins to connect another pair, when one of its ranks first needs it (meet.c)
  *     peers_close         the VIs, then the NICs with all their objects
  *
  * The user exchanges the ranks' addresses itself, and calls peers_set_address for each rank before peers_connect.
  * Packets are the user's, too. The user embeds struct peers_slot and struct peers_pair as first members of its own
  * structs.
+ *
+ * Pairs, seen from one of the two ranks:
+ *
+ *     APART --peers_meet, or the other rank has requested it--> MEETING --both have--> MET
+ *                                                                  '---peers_part--> PARTED
  *
  * Credits. Each side of a pair keeps n_recv receives posted, and grants the peer fewer credits than that. A packet
  * costs a credit, so it always finds a receive. A slot whose packet was read is posted again, and then *owed* to the
@@ -41,9 +47,9 @@ struct peers_slot {
 
 /* An open NIC. Each block of memory is registered once:
  *
- *     slots         [n_sends] [n_rdma] [n_recv of the first rank] [n_recv of the second] ...
+ *     slots         [n_sends] [n_rdma] [n_recv of the first pair] [n_recv of the second] ...
  *     send_memory   `room` bytes for each send slot        shared: ranks of this host may read it
- *     recv_memory   the same for each receive slot */
+ *     recv_memory   of each pair: the same for its n_recv slots */
 struct peers_port {
     struct peers *peers;
     void *owner; /* that of `peers` */
@@ -63,9 +69,9 @@ struct peers_port {
     uint32_t owed_most; /* a pair that owes as many credits must report them */
     uint32_t n_pairs;   /* ranks on this NIC, whose receives are assigned */
     char *slots;
-    char *send_memory, *recv_memory;
-    size_t slots_len, send_len, recv_len;
-    VIP_MEM_HANDLE slots_handle, send_handle, recv_handle;
+    char *send_memory;
+    size_t slots_len, send_len, recv_len; /* recv_len: once all pairs have met */
+    VIP_MEM_HANDLE slots_handle, send_handle;
     struct peers_slot *free_sends, *free_rdma;
     uint32_t n_free_sends;
     struct peers_cache cache;
@@ -79,8 +85,14 @@ struct peers_pair {
     uint32_t owed;          /* slots posted again, and not yet reported to the peer */
     uint32_t n_outstanding; /* sends and RDMA not yet reaped */
     bool listed;            /* in `unsettled` */
+    uint8_t state;          /* enum peers_state */
+    uint8_t requested;      /* the other rank has requested the connection; set by any thread */
     uint8_t address_len, address[VIAKIT_NIC_ADDRESS_LEN];
+    char *recv_memory;
+    VIP_MEM_HANDLE recv_handle;
 };
+
+enum peers_state { PEERS_APART, PEERS_MEETING, PEERS_MET, PEERS_PARTED };
 
 enum peers_error { PEERS_ERR_NIC, PEERS_ERR_NO_MEMORY, PEERS_ERR_TIMEOUT };
 
@@ -94,7 +106,8 @@ struct peers {
     size_t name_len;            /* at most PEERS_NAME_LEN */
     const uint8_t *secret;      /* PEERS_SECRET_LEN bytes. Every connection proves it in both directions. */
     VIP_RELIABILITY_LEVEL reliability;
-    bool reads; /* connections and cached registrations permit RDMA reads, if the NIC can do them */
+    bool sparse; /* only neighbours connect at the start; after peers_connect other pairs may meet */
+    bool reads;  /* connections and cached registrations permit RDMA reads, if the NIC can do them */
     uint32_t n_sends, n_rdma;
     size_t slot_len, pair_len; /* of the user's structs */
     struct peers_cache_limits limits;
@@ -105,6 +118,9 @@ struct peers {
     struct peers_pair **unsettled; /* [n_unsettled] */
     uint32_t n_unsettled;          /* peers_sleep reads it without the lock */
     uint32_t next_sleep;           /* selects the NIC of the next sleep */
+    struct peers_pair **meeting;   /* [n_meeting] pairs in state MEETING */
+    uint32_t n_meeting;            /* peers_sleep reads it without the lock */
+    uint32_t requests;             /* non-zero: `requested` is set in a pair; set by any thread */
 };
 
 #define PEERS_NAME_LEN 16
@@ -133,6 +149,37 @@ VIP_VI_HANDLE peers_sleep(struct peers *p, uint64_t ms);
  * result, unless 0, ends the call and is returned. */
 void peers_set_address(struct peers_pair *pair, const uint8_t *address, uint8_t len);
 int peers_connect(struct peers *p, uint64_t deadline, int (*idle)(void *context), void *context);
+
+/* Are two different ranks neighbours? Their distance on the circle of ranks is then a power of two. */
+static inline bool peers_are_neighbours(int a, int b, int n_ranks)
+{
+    int up = ((b - a) % n_ranks + n_ranks) % n_ranks, down = n_ranks - up;
+    return (up & (up - 1)) == 0 || (down & (down - 1)) == 0;
+}
+
+/* meet.c. peers_admit: from now on requests of other ranks are noted. Called once the ports are open.
+ * peers_meet begins to connect to a rank: it makes the VI and requests the connection. Returns 0 or the user's
+ * error code. No effect unless the pair is APART.
+ * peers_meetings makes progress: it meets the ranks that have requested this one, and calls over(owner, rank, code) for
+ * each pair that is connected (0), or cannot be (the user's code). Returns the number of calls.
+ * peers_part gives up a pair that is MEETING: it will not be connected. */
+int peers_admit(struct peers *p);
+int peers_meet(struct peers *p, int rank);
+int peers_meetings(struct peers *p, void (*over)(void *owner, int rank, int code));
+void peers_part(struct peers *p, int rank);
+/* connect.c: requests the connection of a pair that has a VI. */
+int peers_request(struct peers *p, int rank);
+
+/* Returns whether peers_meetings has work. */
+static inline bool peers_are_meeting(const struct peers *p)
+{
+    return (vk_load_relaxed(&p->requests) | p->n_meeting) != 0;
+}
+
+static inline int peers_rank_of(const struct peers *p, const struct peers_pair *pair)
+{
+    return (int)((size_t)((const char *)pair - p->pairs) / p->pair_len);
+}
 
 static inline struct peers_pair *peers_pair_of(const struct peers *p, int rank)
 {

@@ -64,7 +64,16 @@
     X(death_next, 3, NULL, ON_SHM | ON_TCP | ON_BIP)     \
     X(death_silent, 2, NULL, ON_SHM)                     \
     X(bound, 2, NULL, ON_SHM | ON_TCP | ON_BIP)          \
-    X(address_space, 3, NULL, ON_SHM | ON_BIP)
+    X(address_space, 3, NULL, ON_SHM | ON_BIP)           \
+    X(meet_counts, 12, NULL, ON_VIA)                     \
+    X(meet_all, 12, "connect=all", ON_VIA)               \
+    X(meet_crossed, 12, NULL, ON_VIA)                    \
+    X(meet_any, 12, NULL, ON_VIA)                        \
+    X(meet_put, 12, NULL, ON_VIA)                        \
+    X(threads_meet, 12, NULL, ON_VIA)                    \
+    X(death_unmet, 12, NULL, ON_SHM)                     \
+    X(leave_unmet, 12, NULL, ON_VIA)                     \
+    X(leave_early, 12, NULL, ON_VIA)
 
 #define X(name, ranks, policy, links) void case_##name(msg_world **world, int rank, int n_ranks);
 MSG_CASES(X)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from viakit.base.sheet import sheet
 from viakit.bench import judging
 from viakit.bench.judging import HOLDS, LOSS, MPIS, SHORT, UNMEASURED, Found, Goal, Judge, Judged
-from viakit.measure import barrier, collectives, loss, result, sockbuf, sweep, table
+from viakit.measure import barrier, collectives, loss, result, sockbuf, startup, sweep, table
 from viakit.measure.crew import TURN
 from viakit.measure.endpoints import MeasureError
 from viakit.measure.environment import command_line
@@ -146,6 +146,22 @@ def _watched(how: Settings, seconds: float, on_share: OnShare) -> Found:
     return Found(value=(found["ratio"], f"{times[0]} against {times[1]}, {found['drawings']} drawings"))
 
 
+def _startup(ranks: int, hosts: str, least: int) -> Measurement:
+    """Return the start and end of a job as a measurement, for machines with *least* bytes of memory to spare."""
+
+    def take(how: Settings, seconds: float, on_share: OnShare) -> Found:
+        on_share(0.0, _START_S, f"a job of {ranks} ranks")
+        there = startup.available_memory()
+        if there < least:
+            need = f"a job of {ranks} ranks needs {format_size(least)} of memory"
+            return Found(error=f"{need}, and {there >> 20} MiB are available")
+        return Found(value=startup.measure(ranks, hosts))
+
+    conditions = f"viakit run -n {ranks} --hosts {hosts}: start, barrier, allreduce, end"
+    return Measurement(0.01, take, lambda how: conditions, synthetic=False)
+
+
+_START_S = 30.0
 _WIRE: dict[str, Any] = {"hosts": "testbed", "mtu": 1500, "sockbuf": sockbuf.AUTO}
 _ON_WIRE = ("via-eth", "via-udp", "tcp", "tcp:default", "frames")
 _LOCAL: dict[str, Any] = {"hosts": "local"}
@@ -177,6 +193,7 @@ python_allreduce = _on_ranks(
     **_IN_PYTHON,
 )  # fmt: skip
 watched = Measurement(0.05, _watched, lambda how: "half the round trip, polled, ordinary memory", synthetic=False)
+start_256, start_128 = _startup(256, "local", 8 << 30), _startup(128, "testbed:16", 6 << 30)
 nothing = Measurement(0.0, lambda how, seconds, on_share: Found(value=how.programs))  # the judge itself measures
 
 
@@ -278,6 +295,10 @@ OTHERS: tuple[Entry, ...] = (
             judging.ranks("allreduce", "default", 2, "mpi", nbytes))
       for nbytes, limit in ((8, 0.4), (MEDIUM, 0.9), (1 << 20, 0.9))),
     Entry("via-shm with a live plot / without, 8 B, one-way time, polled", 1.01, watched, judging.measured),
+    Entry("256 ranks over shm: start, barrier, allreduce, end", _START_S, start_256, judging.starting, unit="s"),
+    Entry("The same: memory of all ranks", 12 << 30, start_256, judging.holding, unit="B"),
+    Entry("128 ranks over eth on 16 hosts: the same", _START_S, start_128, judging.starting, unit="s"),
+    Entry("The same: memory of all ranks over eth", 12 << 30, start_128, judging.holding, unit="B"),
 )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from viakit.measure import barrier, sockbuf, stats, table
+from viakit.measure import barrier, sockbuf, startup, stats, table
 from viakit.measure.crew import TURN
 from viakit.measure.ladder import format_size
 from viakit.measure.result import Document
@@ -338,6 +338,29 @@ def measured(goal: Goal, found: Found) -> None:
         goal.reason = found.error or "not finished"
     else:
         goal.reached(*found.value)
+
+
+def of_job(figure: Callable[[startup.Startup], tuple[float, str]]) -> Judge:
+    """Return the judge of one job by a figure of it; *figure* returns its value and a detail."""
+
+    def judge(goal: Goal, found: Found) -> None:
+        if found.value is None:
+            goal.reason = found.error or "not finished"
+        else:
+            goal.value, goal.detail = figure(found.value)
+
+    return judge
+
+
+def _time(one: startup.Startup) -> tuple[float, str]:
+    return one.seconds, f"{one.processor_s:.0f} s of processor time, {one.connections:.0f} connections of each rank"
+
+
+def _memory(one: startup.Startup) -> tuple[float, str]:
+    return one.memory, f"{one.memory / one.ranks / (1 << 20):.0f} MiB of each rank"
+
+
+starting, holding = of_job(_time), of_job(_memory)
 
 
 # Both imports run in one fresh interpreter. NumPy is imported first, because its time does not count.
