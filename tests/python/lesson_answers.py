@@ -13,6 +13,9 @@ def send_two(client, server, memory):
     return [b"one"]
 """
 
+SHIFT = "def shift(win, value):\n    {}"
+BACK = "win.Fence()\n    win.Put(value, (rank - 1) % size)\n    win.Fence()"
+
 REFUSED = {
     0: {
         1: [
@@ -158,6 +161,25 @@ REFUSED = {
         3: [
             ("ratio_of_8, ratio_of_4096 = 1, 1", "ratio_of_8 = 1"),
             ("ratio_of_8, ratio_of_4096 = 1.32, 4", "ratio_of_4096 = 4"),
+        ],
+    },
+    13: {
+        1: [
+            ("writes, handled = 20, 0", "writes = 20 is too large"),
+            ("writes, handled = 10, 10", "handled = 10 is too large"),
+            ("writes, handled = 'ten', 0", "expected a number"),
+        ],
+        2: [
+            ("by_target = set()", "Accumulate is missing"),
+            ("by_target = {'Put', 'Get', 'Accumulate', 'Compare_and_swap'}", "for 3 calls of Put"),
+            ("by_target = {'Accumulate'}", "Compare_and_swap is missing"),
+            ("by_target = {'Send'}", "is none of"),
+            ("by_target = 'Accumulate'", "expected a set"),
+        ],
+        3: [
+            (f"answer = {SHIFT.format('pass')!r}", "began no RDMA write"),
+            ("answer = 'pass'", "does not define shift"),
+            (f"answer = {SHIFT.format(BACK)!r}", "the window of rank 0 has 101"),
         ],
     },
 }

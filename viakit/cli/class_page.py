@@ -15,7 +15,7 @@ __all__ = ["class_page"]
 _BASE = ("viakit's compiled extension", "notebooks")
 _WIRE = ("network namespaces", "veth interfaces")
 _LESSONS = (
-    ((0, 2, 4, 9, 10, 12), _BASE, "do not run"),
+    ((0, 2, 4, 9, 10, 12, 13), _BASE, "do not run"),
     ((1, 5, 8, 11), (*_BASE, *_WIRE), "measure on this host, without a wire"),
     ((3,), (*_BASE, *_WIRE, "raw sockets"), "measures VIA over UDP instead of raw frames"),
     ((6, 7), (*_BASE, "cores"), "run, but the scheduler decides their times: use counters"),
@@ -44,7 +44,7 @@ def class_page(findings: list[Finding]) -> str:
         At most 80 columns, for a printer or a terminal; the first line sums up the machine.
     """
     by_name = {one.name: one for one in findings}
-    lines = [f"{'lessons':18} {'ready':6} note", "-" * 79]
+    lines = [f"{'lessons':22} {'ready':6} note", "-" * 79]
     ready: list[int] = []
     for numbers, needed, otherwise in _LESSONS:
         missing = [name for name in needed if name not in by_name or by_name[name].ok is not True]
@@ -53,7 +53,7 @@ def class_page(findings: list[Finding]) -> str:
         note = f"{without} ({', '.join(missing)})" if missing else ""
         lessons = ", ".join(map(str, numbers))
         lines += textwrap.wrap(
-            f"{lessons:18} {'no' if missing else 'yes':6} {note}".rstrip(), 79, subsequent_indent=" " * 26
+            f"{lessons:22} {'no' if missing else 'yes':6} {note}".rstrip(), 79, subsequent_indent=" " * 30
         )
     others = [one for numbers, _, _ in _LESSONS for one in numbers if one not in ready]
     lines = [_one_line(sorted(ready), sorted(others)), "", *lines]
