@@ -243,10 +243,10 @@ def _names() -> Iterator[tuple[str, Any]]:
         ("Intercomm", inter.Intercomm),
         ("Topocomm", communicator.Topocomm),
         ("BUFFER_AUTOMATIC", spec.BUFFER_AUTOMATIC),
-        ("BufferAutomaticType", spec.Constant),
+        ("BufferAutomaticType", spec.BufferAutomaticType),
         ("_typedict", named_types.BY_CODE),
-        ("BottomType", spec.Constant),
-        ("InPlaceType", spec.Constant),
+        ("BottomType", spec.BottomType),
+        ("InPlaceType", spec.InPlaceType),
     )
     for source in (win, win_epochs):
         for name, value in vars(source).items():

@@ -44,6 +44,11 @@ def test_calls_one_by_one_give_what_mpi4py_gives(ranks, tmp_path):
         assert done.stdout.splitlines() == expected.stdout.splitlines(), protocol
 
 
+def test_counters_show_that_an_array_in_an_object_is_not_copied():
+    done = job(2, str(PROGRAMS / "mpi_objects.py"), protocol="via")
+    assert done.returncode == 0, done.stderr
+
+
 # ---------------------------------------------------------------- the same program, the same results
 
 

@@ -17,6 +17,8 @@ cdef inline bint _is_plain(object buf, Py_buffer *view, int flags) except -1:
     """Pin `buf` if it is one contiguous buffer of numbers. Returns 0 if the general path has to interpret it."""
     if PyList_Check(buf) or PyTuple_Check(buf) or buf is None or not PyObject_CheckBuffer(buf):
         return 0
+    if isinstance(buf, NoMemory):
+        return 0
     PyObject_GetBuffer(buf, view, PyBUF_ANY_CONTIGUOUS | PyBUF_FORMAT | flags)
     if view.format != NULL and (view.format[0] == c'O' or (view.format[0] != 0 and view.format[1] != 0)):
         PyBuffer_Release(view)
@@ -31,11 +33,29 @@ cdef class MsgType:
     datatype is null. `kind` is the number of a basic type in csrc/coll, or -1.
     """
 
-    cdef public Py_ssize_t plain
+    cdef public Py_ssize_t plain, size, lb, extent, true_lb, true_ub
+    cdef public bint contiguous
     cdef public int kind
 
     def __cinit__(self, *args, **options):
         self.kind = -1
+
+    def take_layout(self, MsgType other not None):
+        """Become another handle of a datatype, as far as this part is concerned."""
+        self.plain, self.kind, self.size, self.contiguous = other.plain, other.kind, other.size, other.contiguous
+        self.lb, self.extent, self.true_lb, self.true_ub = other.lb, other.extent, other.true_lb, other.true_ub
+
+
+cdef class NoMemory:
+    """Base class of constants in the place of a buffer. As a buffer it is empty, and no message accepts it."""
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        # Without `obj` the memoryview belongs to nothing, as mpi4py requires.
+        view.buf, view.len, view.readonly, view.ndim, view.itemsize = <char *>b"", 0, 1, 1, 1
+        view.format = <char *>b"B" if flags & PyBUF_FORMAT else NULL
+        view.shape = &view.len if flags & PyBUF_ND else NULL
+        view.strides = &view.itemsize if (flags & PyBUF_STRIDES) == PyBUF_STRIDES else NULL
+        view.suboffsets = view.internal = NULL
 
 
 cdef bint _is_plain_list(object spec, Py_buffer *view, int flags, Py_ssize_t blocks) except -1:
@@ -62,7 +82,7 @@ cdef bint _is_plain_list(object spec, Py_buffer *view, int flags, Py_ssize_t blo
         count = number
         if count < 0:
             return 0
-    if what is None or not PyObject_CheckBuffer(what):
+    if what is None or isinstance(what, NoMemory) or not PyObject_CheckBuffer(what):
         return 0
     if kind is None:
         if not _is_plain(what, view, flags):

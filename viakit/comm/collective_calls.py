@@ -126,7 +126,7 @@ class Collectives(PointToPoint):
 
     def _gatherv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> Made:
         step = Step(self, "gatherv", root)
-        into = vector(recvbuf, True, self.size).parts if self.rank == root else None
+        into = vector(recvbuf, True, self.size) if self.rank == root else None
         return step, collective.gather(step, self._send_side(sendbuf, self.rank == root), into)
 
     def _scatter(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> Made:
@@ -142,7 +142,7 @@ class Collectives(PointToPoint):
 
     def _scatterv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> Made:
         step = Step(self, "scatterv", root)
-        out = vector(sendbuf, False, self.size).parts if self.rank == root else None
+        out = vector(sendbuf, False, self.size) if self.rank == root else None
         return step, collective.scatter(step, out, self._recv_side(recvbuf, self.rank == root))
 
     def _allgather(self, sendbuf: Any, recvbuf: Any) -> Made:
@@ -152,7 +152,7 @@ class Collectives(PointToPoint):
 
     def _allgatherv(self, sendbuf: Any, recvbuf: Any) -> Made:
         step = Step(self, "allgatherv")
-        into = vector(recvbuf, True, self.size).parts
+        into = vector(recvbuf, True, self.size)
         return step, collective.allgather(step, self._send_side(sendbuf, True), into)
 
     def _alltoall(self, sendbuf: Any, recvbuf: Any) -> Made:
@@ -163,14 +163,14 @@ class Collectives(PointToPoint):
 
     def _alltoallv(self, sendbuf: Any, recvbuf: Any) -> Made:
         step = Step(self, "alltoallv")
-        into = vector(recvbuf, True, self.size).parts
-        out = None if in_place(sendbuf) else vector(sendbuf, False, self.size).parts
+        into = vector(recvbuf, True, self.size)
+        out = None if in_place(sendbuf) else vector(sendbuf, False, self.size)
         return step, collective.alltoall(step, out, into)
 
     def _alltoallw(self, sendbuf: Any, recvbuf: Any) -> Made:
         step = Step(self, "alltoallw")
-        into = w_vector(recvbuf, True, self.size).parts
-        out = None if in_place(sendbuf) else w_vector(sendbuf, False, self.size).parts
+        into = w_vector(recvbuf, True, self.size)
+        out = None if in_place(sendbuf) else w_vector(sendbuf, False, self.size)
         return step, collective.alltoall(step, out, into)
 
     def _reduce(self, sendbuf: Any, recvbuf: Any, op: Op = SUM, root: int = 0) -> Made:

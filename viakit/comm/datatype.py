@@ -41,6 +41,8 @@ class Datatype(Numbered, Made, HasAttributes, _core.MsgType):
         Type of the numbers in an element; None if they are bytes or of several types.
     name : str
         Name of the datatype; empty for a derived one until `Set_name` is called.
+    true_lb, true_ub : int
+        Offset of the first byte in use, and offset one past the last.
     contiguous : bool
         Whether consecutive elements have no gap.
     """
@@ -57,7 +59,7 @@ class Datatype(Numbered, Made, HasAttributes, _core.MsgType):
         if datatype is None:
             return made._fill([], 0, 0, None, "MPI_DATATYPE_NULL", "null")
         made.__dict__.update(datatype.__dict__)
-        made.plain, made.kind = datatype.plain, datatype.kind
+        made.take_layout(datatype)
         made._constant_name = ""
         return made
 
@@ -96,6 +98,8 @@ class Datatype(Numbered, Made, HasAttributes, _core.MsgType):
 
     def _settle(self, runs: np.ndarray, size: int, lb: int, extent: int, dtype: np.dtype | None) -> Datatype:
         self._blocks, self.size, self.lb, self.extent = runs, size, lb, extent
+        self.true_lb = int(runs[:, 0].min()) if len(runs) else 0
+        self.true_ub = int(runs.sum(axis=1).max()) if len(runs) else 0
         self.dtype = dtype  # None if the element consists of bytes or of several types
         self.contiguous = self.size == extent and len(runs) <= 1 and (not len(runs) or int(runs[0, 0]) == 0)
         self._index: np.ndarray | None = None
@@ -158,16 +162,6 @@ class Datatype(Numbered, Made, HasAttributes, _core.MsgType):
         return self.lb + self.extent
 
     @property
-    def true_lb(self) -> int:
-        """Offset of the first byte in use."""
-        return int(self._blocks[:, 0].min()) if len(self._blocks) else 0
-
-    @property
-    def true_ub(self) -> int:
-        """Offset one past the last byte in use."""
-        return int(self._blocks.sum(axis=1).max()) if len(self._blocks) else 0
-
-    @property
     def true_extent(self) -> int:
         """Distance in bytes from the first byte in use to one past the last."""
         return self.true_ub - self.true_lb
@@ -184,8 +178,10 @@ class Datatype(Numbered, Made, HasAttributes, _core.MsgType):
 
     @property
     def typechar(self) -> str:
-        """Character code of the NumPy dtype, as ``numpy.dtype.char``; "V" without a dtype."""
-        return "V" if self.dtype is None else self.dtype.char
+        """Character code of the NumPy dtype, as ``numpy.dtype.char``; "c" of CHAR, and "V" without a dtype."""
+        if self.dtype is None:
+            return "V"
+        return "c" if self.dtype.kind == "S" else self.dtype.char  # "S" has no length
 
     @property
     def typestr(self) -> str:

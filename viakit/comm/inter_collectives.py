@@ -103,7 +103,7 @@ class InterCollectives(Collectives):
 
     def _gatherv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> Made:
         step = self._step("gatherv", root)
-        into = vector(recvbuf, True, self._n_remote).parts if root == ROOT else None
+        into = vector(recvbuf, True, self._n_remote) if root == ROOT else None
         return step, self._to_root(step, root, sendbuf, into)
 
     def _scatter(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> Made:
@@ -113,7 +113,7 @@ class InterCollectives(Collectives):
 
     def _scatterv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> Made:
         step = self._step("scatterv", root)
-        out = vector(sendbuf, False, self._n_remote).parts if root == ROOT else None
+        out = vector(sendbuf, False, self._n_remote) if root == ROOT else None
         return step, self._of_root(step, root, out, recvbuf)
 
     def _allgather(self, sendbuf: Any, recvbuf: Any) -> Made:
@@ -121,7 +121,7 @@ class InterCollectives(Collectives):
         return step, self._exchange(step, [simple(sendbuf, False).pack()] * self._n_remote, into)
 
     def _allgatherv(self, sendbuf: Any, recvbuf: Any) -> Made:
-        step, into = self._step("allgatherv"), vector(recvbuf, True, self._n_remote).parts
+        step, into = self._step("allgatherv"), vector(recvbuf, True, self._n_remote)
         return step, self._exchange(step, [simple(sendbuf, False).pack()] * self._n_remote, into)
 
     def _alltoall(self, sendbuf: Any, recvbuf: Any) -> Made:
@@ -131,12 +131,12 @@ class InterCollectives(Collectives):
 
     def _alltoallv(self, sendbuf: Any, recvbuf: Any) -> Made:
         step, n = self._step("alltoallv"), self._n_remote
-        out, into = vector(sendbuf, False, n).parts, vector(recvbuf, True, n).parts
+        out, into = vector(sendbuf, False, n), vector(recvbuf, True, n)
         return step, self._exchange(step, [part.pack() for part in out], into)
 
     def _alltoallw(self, sendbuf: Any, recvbuf: Any) -> Made:
         step, n = self._step("alltoallw"), self._n_remote
-        out, into = w_vector(sendbuf, False, n).parts, w_vector(recvbuf, True, n).parts
+        out, into = w_vector(sendbuf, False, n), w_vector(recvbuf, True, n)
         return step, self._exchange(step, [part.pack() for part in out], into)
 
     def _reduce(self, sendbuf: Any, recvbuf: Any, op: Op = SUM, root: int = 0) -> Made:

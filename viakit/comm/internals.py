@@ -80,7 +80,7 @@ def _typecode(datatype: Datatype) -> str | None:
     dtype = datatype.dtype
     if dtype is None or dtype.names is not None:
         return None
-    return "c" if dtype.kind == "S" else dtype.char  # "S" has no length
+    return datatype.typechar
 
 
 def _typealign(datatype: Datatype) -> int | None:

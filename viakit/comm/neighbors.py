@@ -123,7 +123,7 @@ class Neighbors:
     def _neighbor_allgatherv(self, sendbuf: Any, recvbuf: Any) -> Made:
         step, sources = Step(self, "neighbor"), list(self.inedges)
         mine = simple(sendbuf, False)
-        into = vector(recvbuf, True, len(sources)).parts if sources else []
+        into = vector(recvbuf, True, len(sources)) if sources else []
         return step, _exchange(
             step, self, [(mine, rank) for rank in self.outedges], list(zip(into, sources, strict=True))
         )
@@ -135,14 +135,14 @@ class Neighbors:
 
     def _neighbor_alltoallv(self, sendbuf: Any, recvbuf: Any) -> Made:
         step, sources, destinations = Step(self, "neighbor"), list(self.inedges), list(self.outedges)
-        out = vector(sendbuf, False, len(destinations)).parts if destinations else []
-        into = vector(recvbuf, True, len(sources)).parts if sources else []
+        out = vector(sendbuf, False, len(destinations)) if destinations else []
+        into = vector(recvbuf, True, len(sources)) if sources else []
         return self._exchanged(step, out, into)
 
     def _neighbor_alltoallw(self, sendbuf: Any, recvbuf: Any) -> Made:
         step, sources, destinations = Step(self, "neighbor"), list(self.inedges), list(self.outedges)
-        out = w_vector(sendbuf, False, len(destinations)).parts if destinations else []
-        into = w_vector(recvbuf, True, len(sources)).parts if sources else []
+        out = w_vector(sendbuf, False, len(destinations)) if destinations else []
+        into = w_vector(recvbuf, True, len(sources)) if sources else []
         return self._exchanged(step, out, into)
 
     def _exchanged(self, step: Step, out: Sequence[Simple], into: Sequence[Simple]) -> Made:

@@ -14,7 +14,7 @@ from viakit.comm.errors import CLASSES, Exception, error
 from viakit.comm.op import NAMED as _OPS
 from viakit.comm.op import Op
 from viakit.comm.request import Request
-from viakit.comm.spec import Simple, _datatype, simple
+from viakit.comm.spec import Simple, datatype_of, simple
 from viakit.comm.status import PROC_NULL
 
 SUM, NO_OP = _OPS["SUM"], _OPS["NO_OP"]
@@ -84,7 +84,7 @@ class _Target:
 
     def __init__(self, ref: Any, rank: int, target: Any, origin: Simple) -> None:
         displacement, count, kind = _target(target)
-        self.datatype: Datatype = origin.datatype if kind is None else _datatype(kind, None)
+        self.datatype: Datatype = origin.datatype if kind is None else datatype_of(kind, None)
         self.count = origin.count if count is None else int(count)
         if self.count < 0:
             raise error("ERR_COUNT", f"the count of target elements must be 0 or more, got {self.count}")
