@@ -32,9 +32,11 @@ if "sleep" in sys.argv:
     time.sleep(1000)
 """
 pytestmark = pytest.mark.timeout(400)  # a machine that stalls; LIMIT_S bounds each wait
-# The hosts share a kernel, so either MPI would assume shared memory between them. These settings select TCP.
+# The hosts share a kernel, so either MPI would assume shared memory between them. These settings select TCP. The hosts
+# also share /dev/shm, but number their processes themselves. There the names of MPICH's segments for the ranks of one
+# host may be equal on two hosts: MPICH treats each rank as alone on its host.
 MPI = {
-    "mpich": {"SLURM_MPI_TYPE": "pmi2", "UCX_TLS": "tcp,self"},
+    "mpich": {"SLURM_MPI_TYPE": "pmi2", "UCX_TLS": "tcp,self", "MPIR_CVAR_NOLOCAL": "1"},
     "openmpi": {"SLURM_MPI_TYPE": "pmix", "OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "tcp,self"},
 }
 WAYS = {
@@ -131,7 +133,7 @@ def sleeping(slurm):
 @pytest.mark.parametrize("way", WAYS)
 def test_srun(slurm, way):
     secret = {} if way in MPI else {"VIAKIT_SECRET": secrets.token_hex(32)}
-    done = slurm.run("srun", "-N2", "-n4", "python", "prog.py", **environment_of(way), **secret)
+    done = slurm.run("srun", "-K", "-N2", "-n4", "python", "prog.py", **environment_of(way), **secret)
     assert done.returncode == 0, done.stderr
     assert done.stdout == result(way, 4)
 
