@@ -262,6 +262,7 @@ def bootstrap(timeout: float | None = EXCHANGE_TIMEOUT_S) -> Job:
         if place.size > 1:
             if _job is not None and environment.get("VIAKIT_RENDEZVOUS", "").startswith("fd:"):
                 raise LaunchError("a forked child is no rank of its parent's job: bootstrap() in the ranks themselves")
+            network.take_given(job)
             _find_way(job, limit)
             network.settle(job, limit)
         _job = (os.getpid(), job)

@@ -22,7 +22,24 @@ from viakit.launch.rendezvous import RendezvousError
 if TYPE_CHECKING:
     from viakit.launch import Job
 
-__all__ = ["JobHost", "meet", "settle", "spans_hosts"]
+__all__ = ["JobHost", "meet", "settle", "spans_hosts", "take_given"]
+
+
+def take_given(job: Job) -> None:
+    """Take the address of this host in the network of ``VIAKIT_NETWORK=udp:NETWORK/BITS``.
+
+    It concerns this host alone and precedes the meeting of the ranks. A rank that fails here leaves no meeting that
+    other ranks still try to reach.
+
+    Raises
+    ------
+    RendezvousError
+        If this host has no address in that network.
+    """
+    given = job.network_device
+    if given is not None and given.startswith("udp:") and "/" in given:
+        address = _own_address(given)
+        job.network_device, job.address = f"udp:{address}", job.address or address
 
 
 def settle(job: Job, timeout: float) -> None:
@@ -33,15 +50,9 @@ def settle(job: Job, timeout: float) -> None:
     Raises
     ------
     RendezvousError
-        If this host has no address in the network of VIAKIT_NETWORK, or another rank's data are no addresses.
+        If another rank's data are no addresses.
     """
-    given = job.network_device
-    if given is not None:
-        if given.startswith("udp:") and "/" in given:
-            address = _own_address(given)
-            job.network_device, job.address = f"udp:{address}", job.address or address
-        return
-    if not spans_hosts(job.launcher, job.size, os.environ):
+    if job.network_device is not None or not spans_hosts(job.launcher, job.size, os.environ):
         return
     own = next(host for host in meet(job, {}, timeout) if job.rank in host.ranks)
     if own.address is not None:
