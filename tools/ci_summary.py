@@ -11,6 +11,7 @@ a long output may be cut.
 from __future__ import annotations
 
 import json
+import re
 import sys
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
@@ -38,9 +39,11 @@ def python_tests(report: Path) -> Counter[str]:
 
 
 def _last_line(text: str) -> str:
-    """Return the line that explains a failure best: a sanitizer's summary, else the last one with words."""
+    """Return the line that explains best: a sanitizer's summary, a failed check in C, else the last one."""
     lines = [line.strip() for line in text.splitlines() if any(c.isalnum() for c in line)]
-    return next((line for line in lines if line.startswith("SUMMARY:")), lines[-1] if lines else "")[:WIDTH]
+    summaries = [line for line in lines if line.startswith("SUMMARY:")]
+    checks = [line for line in lines if re.match(r"\S+\.[ch]:\d+: ", line)]
+    return (summaries or checks[-1:] or lines[-1:] or [""])[0][:WIDTH]
 
 
 def c_failures(log: Path) -> list[str]:

@@ -21,8 +21,10 @@ def results(tmp_path):
     for step in ("tsan", "ctest", "mpi4py"):
         (build / step / "meson-logs").mkdir(parents=True)
     race = "WARNING: a race\nSUMMARY: ThreadSanitizer: data race a.h:41\n=====\n"
+    check = '../tests/c/test_link.c:57: [udp] kind is 14, expected 1\n    last error of this thread: ""\n'
     tests = [
         {"name": "unit - errors", "result": "FAIL", "stdout": "", "stderr": race},
+        {"name": "link", "result": "FAIL", "stdout": "", "stderr": check},
         {"name": "corners shm", "result": "TIMEOUT", "stdout": "case a\ncase b\n", "stderr": ""},
         {"name": "unit - mem", "result": "OK", "stdout": "", "stderr": ""},
     ]
@@ -43,11 +45,12 @@ def test_each_failure_is_named_in_the_last_lines(results):
     assert ended.returncode == 1
     assert ended.stdout.splitlines() == [
         "failed in tsan: unit - errors (FAIL): SUMMARY: ThreadSanitizer: data race a.h:41",
+        "failed in tsan: link (FAIL): ../tests/c/test_link.c:57: [udp] kind is 14, expected 1",
         "failed in tsan: corners shm (TIMEOUT): case b",
         "failed in test: python.test_x::test_y: AssertionError: assert 1 == 2",
         "failed in mpi4py: test_rma.A.x (hung, rank 1): File x.py, line 7 in Barrier",
         "failed steps: tsan, test, mpi4py, docs",
-        "3 passed, 5 failed, 0 skipped",
+        "3 passed, 6 failed, 0 skipped",
     ]
 
 
