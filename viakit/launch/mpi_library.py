@@ -75,6 +75,12 @@ class Library:
             extra["TMPDIR"] = scratch
         return extra
 
+    def over_tcp(self) -> dict[str, str]:
+        """Return the variables that make ranks on hosts of a testbed use TCP, not the memory that the hosts share."""
+        if self.flavour == "openmpi":
+            return {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,tcp", "OMPI_MCA_btl_tcp_if_include": "eth0"}
+        return {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0", "FI_PROVIDER": "tcp"}
+
 
 def is_mpi(protocol: str | None) -> bool:
     """Return whether the protocol is an MPI library's: "mpi", "mpi:mpich", "mpi:openmpi", "put-mpi:mpich"."""

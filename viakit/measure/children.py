@@ -88,9 +88,13 @@ class Team:
             for _, sock in ends:
                 sock.close()
 
-    def _start_ranks(self, library: Library, n_ranks: int) -> Iterator[Channel]:
-        """Start the processes under mpiexec, and yield the channel of each one when it connects."""
-        self._mpi = Ranks(library, lambda name: command(self.module, ["--connect", name]), n_ranks, self._output)
+    def _start_ranks(self, library: Library, n_ranks: int, testbed: Any = None) -> Iterator[Channel]:
+        """Start the processes under mpiexec, and yield the channel of each one when it connects.
+
+        On a testbed each host gets an equal number.
+        """
+        words = lambda name: command(self.module, ["--connect", name])  # noqa: E731
+        self._mpi = Ranks(library, words, n_ranks, self._output, testbed)
         self._mpi.start()
         self._processes.append(self._mpi.process)
         deadline = time.monotonic() + self.start_s

@@ -167,6 +167,11 @@ class Protocol:
         return not self.base.startswith(("via-", "bip-", "msg-"))
 
     @property
+    def on_testbed(self) -> bool:
+        """Whether the protocol can run between two hosts of a testbed: wired ones, and the messages of an MPI."""
+        return self.wired or self.name.partition(":")[0] == "mpi"
+
+    @property
     def wired(self) -> bool:
         """Whether the protocol can run between two hosts."""
         return self.link in ("eth", "ip", "via")

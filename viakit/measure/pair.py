@@ -154,7 +154,8 @@ class Pair(children.Team):
             raise ValueError(f"timeout_s is {timeout_s}; expected more than 0")
         if sockbuf is not None and not 0 < sockbuf < 1 << 31:
             raise ValueError(f"sockbuf is {sockbuf}; expected more than 0 bytes")
-        self._testbed = testbed if self.protocol.wired else None
+        between = self.protocol.wired if testbed is None or testbed.kind != "testbed" else self.protocol.on_testbed
+        self._testbed = testbed if between else None
         self._options = {**(options or {}), **({"policy": self.protocol.policy} if self.protocol.policy else {})}
         interface = self._options.pop("interface", None)
         if wait == "hybrid":
@@ -217,7 +218,7 @@ class Pair(children.Team):
         ranks: dict[int, Channel] = {}
         pids: dict[int, int] = {}
         try:
-            for channel in self._start_ranks(library, 2):
+            for channel in self._start_ranks(library, 2, self._testbed):
                 hello = self._hello(channel, time.monotonic() + self.start_s)
                 rank = hello["rank"] if hello["rank"] is not None else len(ranks)
                 ranks[rank], pids[rank] = channel, hello["pid"]

@@ -352,7 +352,9 @@ def plan(config: Config) -> tuple[list[Series], bool]:
         for option, given, allowed in (("mode", config.mode, protocol.modes), ("wait", config.wait, protocol.waits)):
             if given not in allowed:
                 raise UsageError(f"{name} cannot be measured with --{option} {given}, only with {', '.join(allowed)}")
-        where = hosts if protocol.wired else "local"
+        # An MPI is on the wire on request only: `auto` finds it where its ranks usually are.
+        asked = config.hosts == "testbed" and protocol.on_testbed
+        where = hosts if protocol.wired or asked else "local"
         mtus = [one or 1500 for one in several(config.mtu)] if where == "testbed" else [None]
         buffers = several(config.sockbuf) if protocol.takes_sockbuf else [None]
         series += [

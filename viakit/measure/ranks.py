@@ -19,12 +19,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from viakit.base.secret import same_user, users_can_be_told_apart
+from viakit.launch import mpi_agent
 from viakit.launch import mpi_library as mpi
 from viakit.measure.channel import Channel
 from viakit.measure.endpoints import MeasureError
+
+if TYPE_CHECKING:
+    from viakit.testbed import Testbed
 
 __all__ = ["Ranks", "call_back"]
 
@@ -61,7 +65,7 @@ for path in files:
 
 
 def call_back(name: str) -> Channel | None:
-    """In a rank: connect to the owner of the ranks at an abstract Unix socket.
+    """In a rank: connect to the owner of the ranks at a Unix socket, an abstract one unless *name* is a path.
 
     Returns
     -------
@@ -70,7 +74,7 @@ def call_back(name: str) -> Channel | None:
     """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     with contextlib.suppress(OSError):
-        sock.connect("\0" + name)
+        sock.connect(name if name.startswith("/") else "\0" + name)
         if same_user(sock):
             return Channel(sock)
     sock.close()
@@ -85,11 +89,13 @@ class Ranks:
     library : mpi.Library
         MPI library.
     program : callable
-        Returns the command of a rank for the name of an abstract Unix socket, to which the rank must connect.
+        Returns the command of a rank for the name of a Unix socket, to which the rank must connect: :func:`call_back`.
     n_ranks : int
         Number of ranks.
     output : file
         File for the output of mpiexec and of the ranks.
+    testbed : Testbed, optional
+        Hosts of the ranks, which then use TCP (:meth:`viakit.launch.mpi_library.Library.over_tcp`).
 
     Attributes
     ----------
@@ -100,9 +106,15 @@ class Ranks:
     """
 
     def __init__(
-        self, library: mpi.Library, program: Callable[[str], list[str]], n_ranks: int, output: IO[bytes]
+        self,
+        library: mpi.Library,
+        program: Callable[[str], list[str]],
+        n_ranks: int,
+        output: IO[bytes],
+        testbed: Testbed | None = None,
     ) -> None:
         self._library, self._program, self._n_ranks, self._output = library, program, n_ranks, output
+        self._testbed, self._stack = testbed, contextlib.ExitStack()
         self._files: set[str] = set()  # files in /dev/shm that MPICH leaves when it is killed
         memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
         self._guard: subprocess.Popen[bytes] | None = None
@@ -133,14 +145,22 @@ class Ranks:
                     "users, so ranks cannot be recognised; map your user (unshare --map-current-user)",
                     "refused",
                 )
-            self._listener.bind("\0" + name)  # An abstract name leaves nothing in the file system.
+            if self._testbed is None:
+                self._listener.bind("\0" + name)  # An abstract name leaves nothing in the file system.
+                command, more = library.command(self._program(name), self._n_ranks), {}
+            else:
+                name = os.path.join(self.scratch, "ranks")  # An abstract name belongs to one network namespace.
+                self._listener.bind(name)
+                agent = self._stack.enter_context(mpi_agent(self._testbed))
+                per_host = self._n_ranks // len(self._testbed.hosts)
+                command, more = agent.command(library, per_host, self._program(name)), library.over_tcp()
             self._listener.listen(self._n_ranks)
             self.process = subprocess.Popen(
-                library.command(self._program(name), self._n_ranks),
+                command,
                 stdin=subprocess.DEVNULL,
                 stdout=self._output,
                 stderr=self._output,
-                env=os.environ | library.environment(self.scratch) | {_MARK: self.scratch},
+                env=os.environ | library.environment(self.scratch) | more | {_MARK: self.scratch},
                 start_new_session=True,  # so that it can be killed with all its descendants
             )
         except BaseException as error:
@@ -217,6 +237,7 @@ class Ranks:
         for path in self._files:
             with contextlib.suppress(OSError):
                 os.unlink(path)
+        self._stack.close()
         self._dismiss()
 
     def _send_guard(self, *lines: str) -> None:

@@ -74,10 +74,12 @@ class MpiSide(RankSide):
             # The segment is mapped if, and only if, the ranks communicate through it.
             shared = library_in_process(r"^sm_segment") is not None
             transport = f"pml {chosen['pml'] or 'default'}, btl {chosen['btl'] or 'default'}"
-            transport += ": shared memory" if shared else ": not shared memory"
+            between = "TCP" if "tcp" in (chosen["btl"] or "") else "not shared memory"
+            transport += f": {'shared memory' if shared else between}"
         else:
             device = re.search(r"MPICH Device:\s*(.+)", said)
-            transport = f"{device[1].strip() if device else 'unknown device'}; shared memory within the host"
+            within = "TCP (UCX_TLS tcp)" if os.environ.get("UCX_TLS") == "tcp,self" else "shared memory within the host"
+            transport = f"{device[1].strip() if device else 'unknown device'}; {within}"
         return {
             "library": f"{name} {text}",
             "version": text,
