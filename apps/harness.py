@@ -365,10 +365,11 @@ class RankReport:
 class Run:
     """One run of an application, as collected by rank 0."""
 
-    ranks: list[RankReport]
-    checks: list[Check]
-    outcome: Any = field(repr=False)
-    calls: list[dict[str, profiles.Summary]] = field(default_factory=list)  # of each rank, by name; only of a profile
+    ranks: list[RankReport]  #: Report of each rank.
+    checks: list[Check]  #: Comparison of each figure with its reference.
+    outcome: Any = field(repr=False)  #: Result that the application returned.
+    #: Calls of the communicator by name, for each rank; empty unless the run was profiled.
+    calls: list[dict[str, profiles.Summary]] = field(default_factory=list)
 
     @property
     def wall_s(self) -> float:

@@ -13,11 +13,15 @@ import click
 import lesson_pages
 from docutils import nodes
 from docutils.parsers.rst import Directive
+from sphinx import addnodes
+from sphinx.util import logging
 
 import viakit
 from viakit.cli import cli
 from viakit.cli.reference import EXAMPLES, grouped
 from viakit.measure import plot
+
+logger = logging.getLogger(__name__)
 
 project = "viakit"
 copyright = "viakit contributors"
@@ -118,9 +122,19 @@ def attribute_text(app: object, what: str, name: str, attribute: object, options
         lines[:] = inspect.cleandoc(found[1]).splitlines()
 
 
+def empty_entries(app: object, page: nodes.document) -> None:
+    """Warn of entries without a description, which fails the build. NamedTuple's own text describes nothing."""
+    for entry in page.findall(addnodes.desc):
+        names, content = entry[0].get("ids", []), entry[-1]
+        text = " ".join(part.astext() for part in content if not isinstance(part, addnodes.desc)).strip()
+        if names and (not text or text.startswith("Alias for field number")):
+            logger.warning("%s has no description: write a docstring, or #: beside it", names[0], location=entry)
+
+
 def setup(app: object) -> None:
     """Register the directives and the pages of the lessons."""
     app.connect("autodoc-process-docstring", attribute_text)
+    app.connect("doctree-read", empty_entries)
     app.connect("source-read", lesson_pages.page)
     app.connect("env-get-outdated", lesson_pages.outdated)
     app.add_directive("viakit-commands", CommandHelp)

@@ -53,8 +53,8 @@ CLOSE_TIMEOUT_S = 5.0
 class Message(NamedTuple):
     """Result of a receive: the length of the message in bytes, and the rank of its sender."""
 
-    nbytes: int
-    source: int
+    nbytes: int  #: Length of the message, in bytes.
+    source: int  #: Rank of the sender.
 
 
 class SendRequest:

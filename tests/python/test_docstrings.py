@@ -1,14 +1,19 @@
-"""Every public name has a docstring whose first paragraph is a sentence."""
+"""Every public name has a docstring whose first paragraph is a sentence, and every field has a description."""
 
+import ast
+import enum
 import importlib
 import inspect
 import re
+import textwrap
 from collections.abc import Iterator
+from pathlib import Path
 from types import MemberDescriptorType, ModuleType
 from typing import Any
 
 import pytest
 
+REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference-python.md"
 MODULES = ["bip", "comm", "inspect", "lab", "launch", "measure", "mpi", "testbed", "trace", "via"]
 
 
@@ -114,3 +119,62 @@ def test_every_attribute_of_an_extension_type_is_described_in_its_class():
                 found += 1
                 assert re.search(rf"^{attribute} : ", inspect.getdoc(kind), re.MULTILINE), f"{name}.{attribute}"
     assert found > 5
+
+
+def undescribed_fields(kind: type) -> Iterator[str]:
+    """Yield the enum members and annotated fields of a class that neither a comment ``#:`` nor the class describes."""
+    source = textwrap.dedent(inspect.getsource(kind))
+    lines, text = source.splitlines(), inspect.getdoc(kind) or ""
+    for statement in ast.parse(source).body[0].body:
+        if isinstance(statement, ast.AnnAssign):
+            target = statement.target
+        elif isinstance(statement, ast.Assign) and issubclass(kind, enum.Enum):
+            target = statement.targets[0]
+        else:
+            continue
+        name = target.id
+        above, last = lines[statement.lineno - 2], lines[statement.end_lineno - 1]
+        comment = re.search(r"#: \S", last) or above.startswith("    #: ")
+        if not name.startswith("_") and not comment and not re.search(rf"^[\w, ]*\b{name}\b[\w, ]* : ", text, re.M):
+            yield name
+
+
+def classes_of_the_reference() -> Iterator[type]:
+    """Yield the classes written in Python that docs/reference-python.md names, and all of a module without a list."""
+    found = re.findall(r"^\.\. automodule:: (\S+)\n   :members:(.*)$", REFERENCE.read_text(), re.MULTILINE)
+    assert len(found) > 10
+    for module_name, names in found:
+        module = importlib.import_module(module_name)
+        things = [getattr(module, name.strip()) for name in names.split(",") if name.strip()]
+        for thing in things or vars(module).values():
+            ours = inspect.isclass(thing) and thing.__module__.startswith("viakit.")
+            if ours and "_core" not in thing.__module__ and not issubclass(thing, BaseException):
+                yield thing
+
+
+def test_every_field_of_the_reference_has_a_description():
+    classes = set(classes_of_the_reference())
+    assert {"Faults", "NicInfo", "ViState", "Completion", "Config"} <= {kind.__name__ for kind in classes}
+    empty = [f"{kind.__module__}.{kind.__name__}.{name}" for kind in classes for name in undescribed_fields(kind)]
+    assert not empty, "write a comment #: beside each of " + ", ".join(sorted(empty))
+
+
+class Described(enum.IntEnum):
+    """An enumeration for the test below.
+
+    Attributes
+    ----------
+    THIRD : int
+        Described here.
+    """
+
+    FIRST = 1  #: Described beside it.
+    #: Described above it.
+    SECOND = 2
+    THIRD = 3
+    FOURTH = 4  # No comment of the reference.
+    FIFTH = 5
+
+
+def test_a_field_without_a_description_is_found():
+    assert list(undescribed_fields(Described)) == ["FOURTH", "FIFTH"]

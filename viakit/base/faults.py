@@ -28,10 +28,10 @@ class FaultRule:
         A kind of frame such as ``"send"``; the numbers then count frames of this kind. None counts all frames.
     """
 
-    what: str
-    first: int = 0
-    last: int | None = None
-    kind: str | None = None
+    what: str  #: Fault: ``"drop"``, ``"double"``, ``"hold"`` or ``"spoil"``.
+    first: int = 0  #: Number of the first frame, from 0.
+    last: int | None = None  #: Number of the last frame; None for all frames from the first on.
+    kind: str | None = None  #: Kind of the frames that are counted, such as ``"send"``; None for all.
 
     def __post_init__(self) -> None:
         if self.what not in _VERDICTS:
@@ -77,23 +77,23 @@ class Faults:
         If a rule names an unknown fault. Numbers are checked when the faults are set.
     """
 
-    loss: float = 0.0
-    duplicate: float = 0.0
-    reorder: float = 0.0
-    corrupt: float = 0.0
-    reorder_distance: int = 3
-    corrupt_bits: int = 1
-    kinds: tuple[str, ...] = ()
-    delay_s: float = 0.0
-    jitter_s: float = 0.0
-    stall_s: float = 0.0
-    stall_every_s: float = 0.0
-    partition_s: float = 0.0
-    partition_after_s: float = 0.0
-    partition_frames: int = 0
-    partition_after_frames: int = 0
-    rules: tuple[FaultRule, ...] = ()
-    seed: int = 0
+    loss: float = 0.0  #: Probability that a frame is dropped, 0 to 1.
+    duplicate: float = 0.0  #: Probability that a frame is sent twice, 0 to 1.
+    reorder: float = 0.0  #: Probability that later frames overtake a frame, 0 to 1.
+    corrupt: float = 0.0  #: Probability that bits of a frame are flipped, 0 to 1.
+    reorder_distance: int = 3  #: Largest number of frames that overtake a reordered one; at most 64.
+    corrupt_bits: int = 1  #: Number of flipped bits in a corrupted frame.
+    kinds: tuple[str, ...] = ()  #: Kinds of frames that the probabilities apply to; empty for all.
+    delay_s: float = 0.0  #: Delay of every frame, in seconds.
+    jitter_s: float = 0.0  #: Largest random addition to the delay, in seconds.
+    stall_s: float = 0.0  #: Time at the end of each period in which no frame passes, in seconds.
+    stall_every_s: float = 0.0  #: Period of the stalls, in seconds.
+    partition_s: float = 0.0  #: Time without a connection in either direction, in seconds; ``math.inf`` for ever.
+    partition_after_s: float = 0.0  #: Time before the partition begins, in seconds.
+    partition_frames: int = 0  #: Length of a partition in frames sent; 0 for none.
+    partition_after_frames: int = 0  #: Frames sent before that partition begins.
+    rules: tuple[FaultRule, ...] = ()  #: Faults of individual frames; at most 8.
+    seed: int = 0  #: Seed of all random choices, below 2**64.
 
     @classmethod
     def parse(cls, text: str) -> Faults:

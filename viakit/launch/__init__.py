@@ -61,9 +61,9 @@ class LaunchError(RuntimeError):
 class Place:
     """Launcher, rank and number of ranks of this process: see :func:`detect`."""
 
-    launcher: str
-    rank: int
-    size: int
+    launcher: str  #: ``"viakit"``, ``"mpich"``, ``"openmpi"``, ``"srun"`` or ``"alone"``.
+    rank: int  #: Rank of this process.
+    size: int  #: Number of ranks.
 
 
 @dataclass

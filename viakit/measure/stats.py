@@ -85,17 +85,17 @@ class Summary:
     ``ci95`` is the interval of the median; ``ci_of`` is its basis, ``"bursts"`` or ``"samples"``.
     """
 
-    n: int
-    median: float
-    p5: float
-    p50: float
-    p90: float
-    p99: float
-    p999: float
-    min: float
-    max: float
-    ci95: tuple[float, float]
-    ci_of: str
+    n: int  #: Number of samples.
+    median: float  #: Median of all samples.
+    p5: float  #: 5th percentile of the samples.
+    p50: float  #: The median again, under its name as a percentile.
+    p90: float  #: 90th percentile of the samples.
+    p99: float  #: 99th percentile of the samples.
+    p999: float  #: 99.9th percentile of the samples.
+    min: float  #: Smallest sample.
+    max: float  #: Largest sample.
+    ci95: tuple[float, float]  #: 95 % interval of the median.
+    ci_of: str  #: Basis of the interval: ``"bursts"`` or ``"samples"``.
 
     def as_dict(self) -> dict[str, object]:
         """Return the ``one_way_s`` object of a result file."""
@@ -165,10 +165,10 @@ def is_tight(burst_medians: ArrayLike, relative: float = TIGHT) -> bool:
 class Ratio:
     """Ratio of two medians with its 95 % interval; ``paired`` if the bursts of both were taken in the same rounds."""
 
-    value: float
-    low: float
-    high: float
-    paired: bool
+    value: float  #: The ratio.
+    low: float  #: Lower end of its interval.
+    high: float  #: Upper end of its interval.
+    paired: bool  #: Whether the bursts of both were taken in the same rounds.
 
     @property
     def interval(self) -> tuple[float, float]:

@@ -73,9 +73,9 @@ OnPoint = Callable[[Mapping[str, Any], dict[str, Any]], None]
 class Progress:
     """Progress of a sweep: *fraction* in [0, 1], *left_s* (upper limit in seconds), and a text."""
 
-    fraction: float
-    left_s: float
-    text: str
+    fraction: float  #: Finished part, 0 to 1.
+    left_s: float  #: Upper limit of the time that remains, in seconds.
+    text: str  #: The endpoint and the size that are measured now.
 
 
 @dataclass
@@ -86,9 +86,9 @@ class Outcome:
     failed.
     """
 
-    document: Document
-    interrupted: bool = False
-    error: Exception | None = None
+    document: Document  #: The result, valid in each case.
+    interrupted: bool = False  #: Whether Ctrl-C ended the sweep.
+    error: Exception | None = None  #: Failure of a protocol that ended the sweep.
 
     @property
     def complete(self) -> bool:

@@ -150,7 +150,7 @@ class Host:
     def __repr__(self) -> str:
         return f"<Host {self.name} {self.address} pid={self.pid}>"
 
-    trouble: str | None = None  # why the host cannot be used any more, for hosts that can be lost
+    trouble: str | None = None  #: Why the host cannot be used any more; None while it can.
 
     @property
     def device(self) -> str:
@@ -359,8 +359,8 @@ class Testbed:
 
     __test__ = False  # Keep pytest from collecting the class because of its name.
 
-    kind = "testbed"  # in results; other kinds of hosts have a word of their own
-    one_machine = True  # the hosts share its cores
+    kind = "testbed"  #: Kind of the hosts, as in result files.
+    one_machine = True  #: Whether the hosts share the cores of one machine.
 
     def __init__(
         self,
