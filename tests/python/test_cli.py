@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from leftovers import marked
+from rich.console import Console
 from synthetic import SyntheticPair, SyntheticTestbed
 from waiting import until
 
@@ -222,6 +223,18 @@ def test_doctor(machine):
     assert json.loads(done.stdout)
 
 
+def test_goals_are_printed_as_they_are(capsys):
+    """A goal's text may have square brackets, and a job that ran once has a value without an interval."""
+    once = judging.Goal("start [of a job]", 30.0, unit="s", value=12.5, detail="88 s [of both]", conditions="n [256]")
+    often = judging.Goal("Send of [array, datatype]", 0.5, value=0.25, interval=(0.125, 0.375), detail="1 against 4")
+    goals.render(judging.Judged([once, often, judging.Goal("c", 1.0, reason="no [MPI]")], None), Console(width=200))
+    rows = capsys.readouterr().out.splitlines()
+    texts = ("start [of a job]", "[array, datatype]", "n [256]", "no [MPI]")
+    first, second, *_ = (next(row for row in rows if words in row) for words in texts)
+    assert re.search(r"12\.5 s +holds +88 s \[of both\]", first)
+    assert re.search(r"0\.25 \[0\.12, 0\.38\] +holds +1 against 4", second)
+
+
 def test_bench_judges_only_what_it_measured(machine, tmp_path, monkeypatch):
     monkeypatch.setattr("viakit.bench.goals.BARRIERS", ())  # barriers need real ranks: test_barrier.py
     monkeypatch.setattr("viakit.bench.goals.OTHERS", ())
@@ -237,7 +250,7 @@ def test_bench_judges_only_what_it_measured(machine, tmp_path, monkeypatch):
     stream = judged["VIA on eth / the better of tuned and default TCP, stream of 4 MiB, bandwidth, polled, MTU 1500"]
     assert re.search(r"against (\S+ GB/s) \(tuned \1, socket buffers 256 KiB; default 1\.\d+ GB/s\)$", stream["detail"])
     for series in json.loads(out.read_text())["result"]["series"]:
-        assert series["buffers"] == "touched"
+        assert series["buffers"] == ("same" if series["level"] == "python" else "touched")
         assert series["memory"] in ("user", "viakit")
     against_mpi = [goal for what, goal in judged.items() if "better MPI" in what]
     assert len(against_mpi) == 3
@@ -254,7 +267,8 @@ def test_bench_judges_only_what_it_measured(machine, tmp_path, monkeypatch):
     assert sum("Put and Flush" in goal["what"] and goal["status"] == "holds" for goal in from_python) == 1
     for goal in from_python:
         assert "MPICH is not there" in (goal["reason"] or "") or "Put and Flush" in goal["what"], goal
-        assert "polled, Python, ordinary memory" in goal["conditions"]
+        assert "polled, Python, ordinary memory, buffers untouched" in goal["conditions"]
+        assert goal["what"].endswith(", buffers untouched")
     added, kept = (goal for what, goal in judged.items() if "messages over VIA" in what)
     assert added["unit"] == "s"
     assert kept["unit"] == "ratio"

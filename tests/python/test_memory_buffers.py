@@ -42,7 +42,7 @@ def test_memory_of_the_allocator_goes_to_those_that_have_it():
     assert {one["protocol"]: one["memory"] for one in document["series"]} == {"via-shm": "viakit", "mpi": "user"}
     assert not any("touch_s" in point for one in document["series"] for point in one["points"])
     (group,) = table.groups(document)
-    assert "ordinary memory (mpi), otherwise viakit's memory, the same bytes each time" in table.how(group)
+    assert "ordinary memory (mpi), otherwise viakit's memory, buffers untouched" in table.how(group)
 
 
 @pytest.mark.parametrize(

@@ -206,6 +206,29 @@ def test_one_sided_calls_are_rdma(protocol):
         assert counters["active_sent"] == counters["received"] == 0
 
 
+@pytest.mark.parametrize(
+    ("protocol", "spec"),
+    [
+        ("via-shm", None),
+        ("tcp", None),
+        ("get-via", None),
+        ("put-via", None),
+        *(("msg-via", s) for s in endpoints.SPECS),
+    ],
+)
+def test_the_loop_in_python_without_touching(protocol, spec):
+    """Every call is made, in the stream more often than the window is wide, and no bytes are written or read."""
+    with Pair(protocol, level="python", buffers="same", options={"spec": spec} if spec else {}) as pair:
+        exercise(pair, (0, 64) if protocol != "via-shm" else (0, 64, 100_000))
+        for mode in {"pingpong", "stream"}.intersection(pair.protocol.modes):
+            counters = pair.run(64, mode, count=300, warmup=1, repeats=1).counters
+            assert counters["messages"] == (602 if mode == "pingpong" else 301)
+            assert counters["bytes_written"] == counters["bytes_read"] == 0
+        if protocol == "put-via":
+            counters = pair.run(4096, count=10, warmup=1).counters
+            assert (counters["puts"], counters["gets"]) == (44, 0)
+
+
 def test_null_and_floor():
     with Pair("null") as null, Pair("floor") as floor:
         assert (null.run(8, count=500).one_way_s > 0).all()

@@ -295,7 +295,7 @@ WORDS = {
     ("memory", "viakit"): "viakit's memory",
     ("memory", "None"): "memory not recorded",
     ("buffers", "touched"): "buffers touched",
-    ("buffers", "same"): "the same bytes each time",
+    ("buffers", "same"): "buffers untouched",
     ("buffers", "cold"): "cold buffers",
     ("buffers", "None"): "buffers not recorded",
 }

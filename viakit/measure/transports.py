@@ -9,6 +9,7 @@ import mmap
 import socket
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -83,6 +84,13 @@ class Transport(abc.ABC):
     @abc.abstractmethod
     def recv(self, n: int) -> None:
         """Receive a message of *n* bytes into ``rooms[n]``."""
+
+    def direct(self, n: int) -> tuple[Callable[[], Any], Callable[[], Any]]:
+        """Return two functions without arguments that send and receive messages of *n* bytes, for untouched buffers.
+
+        The functions may leave out what only serves the contents, such as the choice of a buffer.
+        """
+        return partial(self.send, n), partial(self.recv, n)
 
     def tidy(self) -> None:  # noqa: B027 - optional, so not abstract
         """Do work that can be delayed until after a send."""
@@ -250,11 +258,22 @@ class MpiTransport(Transport):
         """Receive a message."""
         self.comm.Recv(self.specs_in[n], self.peer, 7)
 
+    def direct(self, n: int) -> tuple[Callable[[], Any], Callable[[], Any]]:
+        """Return the calls of the communicator themselves. An object is created once."""
+        comm, peer, pickled = self.comm, self.peer, self.spec in ("array", "dict")
+        if pickled:
+            thing = self._dict(n) if self.spec == "dict" else self.specs_out[n]
+            return partial(comm.send, thing, peer, 7), partial(comm.recv, None, peer, 7)
+        return partial(comm.Send, self.specs_out[n], peer, 7), partial(comm.Recv, self.specs_in[n], peer, 7)
+
     def _send_array(self, n: int) -> None:
         self.comm.send(self.specs_out[n], self.peer, 7)
 
+    def _dict(self, n: int) -> dict[str, Any]:
+        return {"step": n, "data": bytes(self.messages[n])}
+
     def _send_dict(self, n: int) -> None:
-        self.comm.send({"step": n, "data": bytes(self.messages[n])}, self.peer, 7)
+        self.comm.send(self._dict(n), self.peer, 7)
 
     def _recv_object(self, n: int) -> None:
         got = self.comm.recv(None, self.peer, 7)
@@ -333,8 +352,27 @@ class WindowTransport(Transport):
         win.Put(self.number, peer, [0, 1, self.mpi.UINT64_T])
         win.Flush(peer)
 
-    def recv(self, n: int) -> None:
-        """Wait until the counter has changed; with *get*, read the message."""
+    def direct(self, n: int) -> tuple[Callable[[], Any], Callable[[], Any]]:
+        """Return functions that prepare the arguments of Put and Flush once. Untouched messages share a slot."""
+        if self.get or not n:
+            return super().direct(n)
+        win, peer, number = self.win, self.peer, self.number.data
+        put = partial(win.Put, [self.messages[n], n, self.mpi.BYTE], peer, self.offset)
+        count = partial(win.Put, self.number, peer, [0, 1, self.mpi.UINT64_T])
+        flush = partial(win.Flush, peer)
+
+        def send() -> None:
+            put()
+            flush()
+            self.n_out += 1
+            number[0] = self.n_out
+            count()
+            flush()
+
+        return send, self._arrive
+
+    def _arrive(self) -> None:
+        """Wait until the counter has changed."""
         arrived, due, spins = self.arrived, self.n_in, 0
         while arrived[0] <= due:
             spins += 1
@@ -342,6 +380,11 @@ class WindowTransport(Transport):
                 self.win.Sync()
                 self.check()
         self.n_in += 1
+
+    def recv(self, n: int) -> None:
+        """Wait until the counter has changed; with *get*, read the message."""
+        due = self.n_in
+        self._arrive()
         if not self.get:
             self.rooms = self._slot(due)
         elif n:
