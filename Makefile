@@ -4,7 +4,7 @@
 
 SECONDS ?= 60
 
-.PHONY: help setup slides walk demo test vm pythons wheels bench benchmark benchmark-compare mpi4py mpi4py-programs lint ctest asan tsan fuzz soak attack docs lab clean
+.PHONY: help setup slides walk demo test vm pythons wheels bench benchmark benchmark-compare mpi4py mpi4py-programs lint ctest asan tsan fuzz soak attack docs links lab clean
 
 help: ; @sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' Makefile
 setup: ; @tools/setup-venv $(EXTRAS) ## make .venv and install viakit into it
@@ -27,6 +27,7 @@ soak: setup ; @tools/ctest plain 'faults loop' && tools/soak $(SECONDS) ## a mil
 attack: SECONDS = 300
 attack: setup ; @tools/ctest plain --list >/dev/null && .venv/bin/python tools/attack.py --seconds $(SECONDS) $(ARGS) ## hostile neighbours of every kind, SECONDS=300 in all, and a table of what held; ARGS=--help for options
 docs: ; @tools/setup-venv docs && VIAKIT_EXECUTE=$(EXECUTE) .venv/bin/sphinx-build -q -W docs build/docs && echo build/docs/index.html ## documentation as HTML; EXECUTE=0 runs no lesson, EXECUTE=again runs all of them again
+links: ; @tools/setup-venv docs && VIAKIT_EXECUTE=0 .venv/bin/sphinx-build -q -b linkcheck docs build/links && echo every link of the documentation leads somewhere ## request each external link of the documentation and of the lessons; needs a connection
 slides: setup ; @.venv/bin/python tools/slides $(ARGS) ## the slides of the course as one page of reveal.js, and as PDF if Chromium is there
 walk: EXTRAS = lab
 walk: setup ; @.venv/bin/python tools/walk $(ARGS) ## the plan of ninety minutes, with a stopwatch; ARGS=--quick

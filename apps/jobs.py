@@ -98,7 +98,7 @@ def run_ranks(
     protocol : str or None
         One of :data:`PROTOCOLS`; "mpi" is the first MPI library found. None: one process without a launcher.
     hosts, mtu, rate, placement
-        Number of testbed hosts and properties of the wire; 0 hosts: this machine. Hosts "ssh:a,b": real machines.
+        Number of testbed hosts and properties of the wire; 0 hosts: this machine. Hosts ``"ssh:a,b"``: real machines.
     python : str, optional
         Interpreter with viakit on real machines.
     timeout_s : float, optional

@@ -392,7 +392,7 @@ def measure(
     quick : bool
         Small problems instead of the paper's.
     hosts, python, mtu, rate
-        Testbed hosts and their wire; 0: this machine; "ssh:a,b": real machines. Serial programs run on this machine.
+        Testbed hosts and their wire; 0: this machine; ``"ssh:a,b"``: real machines. Serial programs run here.
     problem : sequence of str, optional
         Options of the application, ``["--size", "512"]``, in place of those of its problem; only with one label.
     kernels : {"compiled", "numpy"}

@@ -131,10 +131,19 @@ def empty_entries(app: object, page: nodes.document) -> None:
             logger.warning("%s has no description: write a docstring, or #: beside it", names[0], location=entry)
 
 
+def odd_links(app: object, page: nodes.document) -> None:
+    """Warn of text that became a link by accident, such as tcp:HOST outside of code. `make links` follows links."""
+    for link in page.findall(nodes.reference):
+        scheme = re.match("([a-z]+):", link.get("refuri", ""))
+        if scheme and scheme[1] not in ("http", "https"):
+            logger.warning("%s is no link: write it as code", link["refuri"], location=link)
+
+
 def setup(app: object) -> None:
     """Register the directives and the pages of the lessons."""
     app.connect("autodoc-process-docstring", attribute_text)
     app.connect("doctree-read", empty_entries)
+    app.connect("doctree-read", odd_links)
     app.connect("source-read", lesson_pages.page)
     app.connect("env-get-outdated", lesson_pages.outdated)
     app.add_directive("viakit-commands", CommandHelp)

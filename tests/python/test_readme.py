@@ -1,4 +1,4 @@
-"""The programs in the README run unchanged."""
+"""The programs in the README run unchanged, and the links of every document are sound. `make links` follows them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,17 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
-README = Path(__file__).resolve().parents[2] / "README.md"
+CHECKOUT = Path(__file__).resolve().parents[2]
+README = CHECKOUT / "README.md"
+DOCUMENTS = sorted(
+    [*CHECKOUT.glob("*.md"), *(CHECKOUT / "docs").glob("**/*.md"), *(CHECKOUT / "notebooks").glob("*.md")]
+)
+LINK = re.compile(r"\[[^\]]*\]\(<?([^)\s>]+)>?\)")
+HOST = re.compile(r"([a-z0-9]([a-z0-9-]*[a-z0-9])?\.)+[a-z]{2,}")  # of an external link: a name, in lower case
 
 
 def pingpong() -> str:
@@ -31,3 +38,36 @@ def test_pingpong_runs(tmp_path, again):
     assert result.returncode == 0, result.stderr
     assert not result.stderr
     assert re.search(r"[0-9.]+ µs", result.stdout), result.stdout
+
+
+def prose(text: str) -> str:
+    """Return a document without its code, in which brackets are no links."""
+    text = re.sub(r"^(```+|~~~+).*?^\1", "", text, flags=re.DOTALL | re.MULTILINE)
+    return re.sub(r"`[^`]*`", "", text)
+
+
+def wrong_links(document: Path) -> list[str]:
+    """Return the links of a document that lead to no file, or are no address of the web."""
+    text, wrong = prose(document.read_text(encoding="utf-8")), []
+    for target in LINK.findall(text):
+        parts = urlsplit(target)
+        if parts.scheme or parts.netloc:
+            sound = parts.scheme in ("https", "http") and HOST.fullmatch(parts.netloc)
+        else:
+            sound = not parts.path or (document.parent / parts.path).exists()
+        if not sound:
+            wrong.append(target)
+    return wrong
+
+
+def test_every_link_of_a_document_is_sound():
+    assert len(DOCUMENTS) > 50
+    wrong = {str(document.relative_to(CHECKOUT)): wrong_links(document) for document in DOCUMENTS}
+    assert not any(wrong.values()), {name: targets for name, targets in wrong.items() if targets}
+
+
+def test_a_wrong_link_is_found(tmp_path):
+    page = tmp_path / "page.md"
+    good = "[a](page.md) [b](#part) [c](https://ui.perfetto.dev/x) `[d](no.md)`\n```\n[e](no.md)\n```\n"
+    page.write_text(good + "[f](no.md) [g](https:/one.org) [h](htps://two.org) [i](https://three)")
+    assert wrong_links(page) == ["no.md", "https:/one.org", "htps://two.org", "https://three"]

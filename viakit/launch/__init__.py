@@ -236,7 +236,7 @@ def bootstrap(timeout: float | None = EXCHANGE_TIMEOUT_S) -> Job:
     The first possible transport is used. ``viakit run`` provides a connection (``VIAKIT_RENDEZVOUS``). Under an MPI
     launcher, mpi4py is used if it is installed, and stays initialised until the program ends. Otherwise Hydra's PMI-1
     is used. Otherwise rank 0 listens at an address that all ranks derive from the job's name (on one host), or at
-    ``VIAKIT_RENDEZVOUS`` (tcp:HOST:PORT). ``VIAKIT_BOOTSTRAP`` (mpi4py, pmi, rendezvous) selects a transport.
+    ``VIAKIT_RENDEZVOUS`` (``tcp:HOST:PORT``). ``VIAKIT_BOOTSTRAP`` (mpi4py, pmi, rendezvous) selects a transport.
 
     The job's secret (:attr:`Job.secret`) is the one of ``VIAKIT_SECRET``, else of ``VIAKIT_SECRET_FILE``, which must be
     the same on all ranks. ``viakit run`` sets the first. If neither is set, rank 0 draws the secret: it reaches the

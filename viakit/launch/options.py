@@ -23,7 +23,7 @@ class Options:
     ranks : int
         Number of ranks, 1 to 1024; it may exceed the number of cores.
     hosts : int or str
-        0: this machine; otherwise the number of hosts of a testbed. "ssh:a,b*4": machines that ssh reaches, see
+        0: this machine; otherwise the number of hosts of a testbed. ``"ssh:a,b*4"``: machines that ssh reaches, see
         :mod:`viakit.remote`; the attribute is then their number.
     mtu, rate : int, str or None
         Properties of the testbed's wire; see :class:`viakit.testbed.Testbed`.

@@ -51,7 +51,7 @@ class Placement:
     ----------
     hosts : int or str
         1: this host. More: number of testbed hosts, each with an equal share of the ranks. 0: one host per rank.
-        "ssh:a,b*4": machines that ssh reaches, see :mod:`viakit.remote`.
+        ``"ssh:a,b*4"``: machines that ssh reaches, see :mod:`viakit.remote`.
     network, python : str or None
         For real machines: the wire between them, and the interpreter.
     protocol : str
