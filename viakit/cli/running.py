@@ -143,6 +143,12 @@ def _refuse_mpi4py(words: list[str]) -> None:
     show_default=True,
     help="Bind each rank to a core of its own if this machine has enough (core), or leave it to the kernel (none).",
 )
+@click.option(
+    "--preload",
+    is_flag=True,
+    help="Fork the ranks, of a Python program on this machine, from one process that has imported NumPy and viakit: "
+    "many ranks start sooner and share memory.",
+)
 @click.option("--timeout", type=float, metavar="S", help="End the job after S seconds, with status 124.")
 @click.option("--as-mpi4py", is_flag=True, help="Let `import mpi4py` in the ranks give viakit's communicators.")
 @click.option("--env", multiple=True, metavar="NAME=VALUE", help="Set a variable for the ranks; repeatable.")

@@ -42,6 +42,8 @@ class Options:
         Begin each line of output with its rank.
     bind : str
         "core": each rank runs on a core of its own, if this machine has one for each. "none": the kernel places them.
+    preload : bool
+        Fork the ranks, which are Python programs on this machine, from one process that has imported NumPy and viakit.
     timeout : float or None
         Seconds after which the job is ended, with status 124.
     environment : dict
@@ -60,6 +62,7 @@ class Options:
     launcher: str | None = None
     label: bool = False
     bind: str = "none"
+    preload: bool = False
     timeout: float | None = None
     environment: dict[str, str] = field(default_factory=dict)
     remote: Spec | None = field(default=None, init=False)
@@ -99,6 +102,8 @@ class Options:
             raise ValueError(f"bind is {self.bind!r}; expected core or none")
         if self.bind == "core" and (self.n_hosts or (self.protocol or "").startswith("mpi")):
             raise ValueError("bind=core is for ranks that viakit starts on this machine; leave out the hosts, and mpi")
+        if self.preload and (self.n_hosts or (self.launcher or self.protocol or "").startswith("mpi")):
+            raise ValueError("preload is for ranks that viakit starts on this machine; leave out the hosts, and mpi")
         if self.policy:
             from viakit.launch import policy as _policy  # start-up time
 

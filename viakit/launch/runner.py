@@ -14,10 +14,8 @@ thread that calls :meth:`Launch.run`. Every wait has a deadline, or ends by a si
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
 import os
-import resource
 import secrets
 import select
 import signal
@@ -33,12 +31,14 @@ from viakit.base import secret as _secret
 from viakit.base.words import counted
 from viakit.launch import LaunchError
 from viakit.launch import mpi_library as mpi
+from viakit.launch.child import allow_files, become_rank
 from viakit.launch.guard import Guard
 from viakit.launch.leaving import CAUSED, LEAVES, Ended, Note, first_of, in_doubt
 from viakit.launch.options import Options
 from viakit.launch.output import Sink, Stream, bytes_of, wait_for
 from viakit.launch.program import program
 from viakit.launch.rendezvous import Meeting
+from viakit.launch.template import Forked, Template
 from viakit.launch.terminal import Feed
 
 if TYPE_CHECKING:
@@ -52,18 +52,16 @@ _GRACE_S = 1.2  # between SIGTERM and SIGKILL, so that all ranks have ended with
 _GOING_S = 10.0  # from a rank's note to its end, on a busy machine
 _DOUBT_S = 0.6  # wait for a rank that may have failed first; with the grace below two seconds
 _SLICE_MS = 200
-_OPEN_FILES = 65536
 _OTHER_LAUNCHERS = ("PMI_", "PMIX_", "OMPI_COMM_WORLD_", "SLURM_PROCID", "VIAKIT_RENDEZVOUS", _secret.FILE)
-_PR_SET_PDEATHSIG = 1
 
 
 class _Rank:
     """Process of one rank, on this machine or on a host."""
 
-    def __init__(self, number: int, process: subprocess.Popen[bytes] | HostProcess) -> None:
+    def __init__(self, number: int, process: subprocess.Popen[bytes] | Forked | HostProcess) -> None:
         self.number = number
         self.process = process
-        self.local = isinstance(process, subprocess.Popen)
+        self.local = isinstance(process, (subprocess.Popen, Forked))
         self.end_fd = os.pidfd_open(process.pid) if self.local else process.fileno()  # type: ignore[union-attr]
         self.status: int | None = None
 
@@ -86,34 +84,11 @@ class _Rank:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process.pid, number)
         else:
-            self.process.send_signal(number, group=True)  # type: ignore[call-arg]
-
-
-def _become_rank(cores: set[int]) -> None:
-    """Prepare the child process of a rank, before its program starts, and bind it to cores if any are given.
-
-    The kernel ends the rank with the launcher, also before the guard has its number. The limit of open files is raised,
-    because over shm a rank has several open for each rank of its host.
-    """
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    os.setpgid(0, 0)
-    _allow_files(_OPEN_FILES)
-    if cores:
-        os.sched_setaffinity(0, cores)
-
-
-def _allow_files(wanted: int) -> None:
-    """Raise the limit of open files to `wanted`, or to the hard limit if that is lower."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            self.process.send_signal(number, group=True)  # type: ignore[call-arg, union-attr]
 
 
 _FILES = 512  # of the launcher itself
 _FILES_OF_A_RANK = 6  # open in the launcher: a socket, two pipes, a pidfd, and some to spare
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def ended_after(timeout_s: float | None) -> str:
@@ -138,6 +113,8 @@ class Launch:
     ) -> None:
         options.check()
         self._command = program(command)
+        if options.preload and self._command[0] != sys.executable:
+            raise LaunchError(f"{command[0]}: --preload is for Python programs: a file that ends in .py, or -m MODULE")
         self._options = options
         self._out, self._err = Sink(out or bytes_of(sys.stdout)), Sink(err or bytes_of(sys.stderr))
         self._ranks: list[_Rank] = []
@@ -146,6 +123,7 @@ class Launch:
         self._guard: Guard | None = None
         self._cores: list[set[int]] = []  # of each rank, if they are bound
         self._testbed: Testbed | Remote | None = None
+        self._template: Template | None = None
         self._job = secrets.token_hex(8)
         self._secret = _secret.new()
         self._failures: list[Ended] = []
@@ -179,7 +157,7 @@ class Launch:
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._signals())
             stack.callback(self._clear_away)
-            _allow_files(_FILES + _FILES_OF_A_RANK * self._options.ranks)
+            allow_files(_FILES + _FILES_OF_A_RANK * self._options.ranks)
             self._start()
             while any(rank.status is None for rank in self._ranks) or self._streams:
                 self._turn()
@@ -227,6 +205,8 @@ class Launch:
             where = self._options.host_of(number) if hosts else 0
             self._start_rank(number, hosts[where] if hosts else None, counts[where])
             counts[where] += 1
+        if self._template is not None:
+            self._template.close()
 
     def _bind(self) -> list[set[int]]:
         """Return the core of each rank, or nothing if there are not enough, and report it."""
@@ -283,8 +263,11 @@ class Launch:
                 stdin = subprocess.PIPE if os.isatty(sys.stdin.fileno()) else sys.stdin.fileno()
         try:
             environment = self._environment(number, host, local_rank, far.fileno())
-            if host is None:
-                process: Any = subprocess.Popen(
+            process: Any
+            if self._options.preload:
+                process = self._fork(environment, number, far, stdin)
+            elif host is None:
+                process = subprocess.Popen(
                     self._command,
                     stdin=stdin,
                     stdout=subprocess.PIPE,
@@ -292,7 +275,7 @@ class Launch:
                     bufsize=0,
                     env=environment,
                     pass_fds=[far.fileno()],
-                    preexec_fn=lambda: _become_rank(self._cores[number] if self._cores else set()),
+                    preexec_fn=lambda: become_rank(self._cores[number] if self._cores else set()),
                 )
             else:
                 process = host.popen(
@@ -303,6 +286,9 @@ class Launch:
                     env=environment,
                     pass_fds=[far.fileno()],
                 )
+        except LaunchError:
+            near.close()
+            raise
         except OSError as error:
             near.close()
             raise LaunchError(f"rank {number} cannot be started: {self._command[0]}: {error.strerror}") from error
@@ -317,6 +303,14 @@ class Launch:
             self._streams[source.fileno()] = Stream(number, source, sink, self._options.label, self._alone)
         if process.stdin is not None:
             self._feed = Feed(process.stdin)
+
+    def _fork(self, environment: dict[str, str], number: int, meeting: socket.socket, stdin: int) -> Forked:
+        """Start a rank by the template, which the first call starts."""
+        if self._template is None:
+            of_ranks = ("VIAKIT_RANK", "VIAKIT_LOCAL_RANK", "VIAKIT_RENDEZVOUS", _secret.VARIABLE)
+            self._template = Template({name: environment[name] for name in environment if name not in of_ranks})
+        cores = self._cores[number] if self._cores else set()
+        return self._template.start(self._command, environment, cores, meeting, stdin)
 
     # ---- the loop
 
@@ -479,6 +473,8 @@ class Launch:
     def _clear_away(self) -> None:
         """Release everything, after success and after any error. No process of the job remains."""
         steps: list[Callable[[], object]] = [lambda: self._signal_all(signal.SIGKILL)]
+        if self._template is not None:
+            steps.append(self._template.close)
         steps += [rank.reap for rank in self._ranks if rank.status is None]
         steps += [rank.poll for rank in self._ranks]
         for rank in self._ranks:

@@ -62,13 +62,20 @@ def available_memory() -> int:
     return 0
 
 
-def measure(ranks: int, hosts: str = "local", *, policy: str | None = None, timeout_s: float = 600.0) -> Startup:
+def measure(
+    ranks: int,
+    hosts: str = "local",
+    *,
+    policy: str | None = None,
+    preload: bool = False,
+    timeout_s: float = 600.0,
+) -> Startup:
     """Run one job.
 
     Parameters
     ----------
     ranks : int
-    hosts, policy : str, optional
+    hosts, policy, preload : optional
         As for ``viakit run``.
     timeout_s : float
         The job is ended after this time.
@@ -82,7 +89,8 @@ def measure(ranks: int, hosts: str = "local", *, policy: str | None = None, time
         program = Path(folder) / "rank.py"
         program.write_text(_RANK)
         viakit = [sys.executable, "-m", "viakit", "run", "-n", str(ranks), "--hosts", hosts]
-        words = [*viakit, *(["--policy", policy] if policy else []), str(program)]
+        given = [*(["--policy", policy] if policy else []), *(["--preload"] if preload else [])]
+        words = [*viakit, *given, str(program)]
         before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
         try:
             done = subprocess.run(words, capture_output=True, text=True, timeout=timeout_s, check=False, cwd=folder)
