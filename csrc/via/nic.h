@@ -112,6 +112,7 @@ struct via_nic {
     uint32_t n_calls;              /* calls in a wait, spinning ones included: the NIC cannot be freed */
     uint32_t n_waiting;            /* calls in a sleeping wait */
     uint32_t listeners;            /* n_waiting + n_notifications: how many want completions reported */
+    uint32_t n_queue_waits;        /* calls in VipSendWait and VipRecvWait */
     uint32_t event_word;           /* futex of the waiting calls that do not sleep on data_fd ... */
     uint32_t n_followers;          /* ... and the number of calls that sleep on it */
     uint32_t thread_in_long_sleep; /* the thread is in a long sleep: wake it when the program leaves */

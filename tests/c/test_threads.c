@@ -1,6 +1,6 @@
 /*
- * test_threads.c - threads and files of programs: cancelling a thread that waits in VIPL or sends, a daemon that has
- * closed standard input, output and error, and a time-out larger than any clock.
+ * test_threads.c - threads and files of programs: cancelling a thread that waits in VIPL or sends, sends beside a thread
+ * that waits, a daemon without standard input, output and error, and a time-out larger than any clock.
  *
  * After a cancellation the NIC must serve the other threads as before: no thread is inside, none counts as waiting, and
  * the call's effects are undone.
@@ -285,6 +285,48 @@ static void endless(const char *device)
     }
 }
 
+/* ---------------------------------------------------------------- sends beside a wait */
+
+enum { N_SENDS = 2000 };
+
+/* System calls of this thread that wrote, as the kernel counts them; -1 if it does not. */
+static long writes(void)
+{
+    char line[64];
+    long n = -1;
+    FILE *file = fopen("/proc/thread-self/io", "r");
+    while (file && fgets(line, sizeof(line), file))
+        if (sscanf(line, "syscw: %ld", &n) == 1)
+            break;
+    if (file)
+        fclose(file);
+    return n;
+}
+
+/* A thread sleeps in VipCQWait while another one sends on a VI whose sends have no completion queue. Sends do not wake
+ * it: each wake-up would be a write to an eventfd. The few that remain wake the receiving NIC's thread. */
+static void sends_beside_a_wait(const char *device)
+{
+    pthread_t thread;
+    VIP_DESCRIPTOR *done;
+    set_up(device, 1);
+    CHECK_EQ(pthread_create(&thread, NULL, in_cq_wait, NULL), 0);
+    WAIT_UNTIL(waiting_calls() == 1);
+    long before = writes();
+    for (int i = 0; i < N_SENDS; i++) {
+        CHECK_OK(VipPostRecv(s.remote, &descriptors[2], s.their_memory));
+        CHECK_OK(VipPostSend(s.vi, &descriptors[3], s.memory));
+        WAIT_UNTIL(VipSendDone(s.vi, &done) == VIP_SUCCESS);
+        WAIT_UNTIL(VipRecvDone(s.remote, &done) == VIP_SUCCESS);
+    }
+    CHECK(writes() - before <= N_SENDS / 4);
+    CHECK_OK(VipPostSend(s.remote, &descriptors[1], s.their_memory));
+    CHECK_OK(VipSendWait(s.remote, 1000 * CHECK_WAIT_S, &done));
+    CHECK_EQ(pthread_join(thread, NULL), 0); /* woken by what its queue got */
+    CHECK_OK(VipRecvDone(s.vi, &done));
+    tear_down();
+}
+
 int main(void)
 {
     static const char *const devices[] = {"loop:threads", "shm:threads", "udp:127.0.0.1:7117"};
@@ -299,5 +341,6 @@ int main(void)
         without_standard_files(devices[i]);
         endless(devices[i]);
     }
+    sends_beside_a_wait(devices[1]); /* elsewhere the sender's NIC receives acknowledgements */
     return 0;
 }

@@ -318,6 +318,12 @@ static int may_return(void *argument)
     return p->q->reaped != p->q->done || p->q->reaped == p->q->posted || !vk_object_is(p->object, p->generation);
 }
 
+static void give_up(struct via_nic *nic, void *argument)
+{
+    (void)argument;
+    nic->n_queue_waits--;
+}
+
 /* Waits for the head of a queue. VIPL forbids this on a queue with a completion queue, because its completions are
  * reported only there. */
 static VIP_RETURN wait(VIP_VI_HANDLE handle, VIP_ULONG timeout, VIP_DESCRIPTOR **out, int recv)
@@ -334,9 +340,11 @@ static VIP_RETURN wait(VIP_VI_HANDLE handle, VIP_ULONG timeout, VIP_DESCRIPTOR *
         return vk_fail(VIP_INVALID_STATE,
                        "the queue belongs to a completion queue: wait with VipCQWait, then reap with a Done call");
     }
+    nic->n_queue_waits++;
     VIP_RETURN code =
         via_wait_owned(nic, timeout, may_return, &p,
-                       recv ? "VipRecvWait: no receive was complete" : "VipSendWait: no send was complete", NULL);
+                       recv ? "VipRecvWait: no receive was complete" : "VipSendWait: no send was complete", give_up);
+    nic->n_queue_waits--;
     /* The result of the wait is used only if the VI is still the one that the call was made for. */
     if (!vk_object_is(p.object, p.generation))
         code = vk_fail(VIP_INVALID_PARAMETER, "the VI was destroyed while a call waited on it");

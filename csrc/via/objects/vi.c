@@ -88,7 +88,10 @@ void via_complete(struct via_vi *vi, struct via_queue *q, uint32_t status)
         q->next = q->done;
     if (q->cq)
         via_cq_push(q->cq, vi, q->is_recv);
-    via_wake_waiters(vi->nic);
+    /* Without a completion queue only calls that wait on a work queue can wait for this entry. A thread that sleeps in
+     * VipCQWait while another one sends would otherwise be woken by every send, with a system call. */
+    if (q->cq || vi->nic->n_queue_waits || vi->nic->notifications)
+        via_wake_waiters(vi->nic);
 }
 
 /* Complete entries whose error was found at posting, once they are at the head of the queue. On a reliable connection
