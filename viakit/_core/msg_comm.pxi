@@ -5,6 +5,7 @@
 # csrc/coll (group.pxi).
 
 from cpython.buffer cimport PyObject_CheckBuffer
+from cpython.bytearray cimport PyByteArray_AS_STRING
 from cpython.list cimport PyList_Check, PyList_CheckExact
 from cpython.long cimport PyLong_CheckExact
 from cpython.tuple cimport PyTuple_Check, PyTuple_CheckExact
@@ -123,6 +124,10 @@ cdef class CommState:
     cdef bint freed
     cdef long long n_objects       # long objects sent so far
     cdef object name, info
+    cdef list spare                # buffers for short objects (object.pxi)
+
+    def __cinit__(self):
+        self.spare = []
 
 
 cdef CommState _null_state = CommState()    # of all null handles
@@ -435,6 +440,26 @@ cdef class MsgComm:
             PyBuffer_Release(view)
         return 0
 
+    cdef int _recv_fast(self, void *buf, Py_ssize_t room, int source, int tag, msg_status *result) except -1:
+        cdef int code, target = self._target(source, True), context = self._at(0)
+        cdef msg_world *w
+        self.world._open()
+        w = self.world._w
+        self.world._n_calls += 1
+        with nogil:
+            code = msg_recv(w, context, buf, room, target, tag, result)
+        self.world._n_calls -= 1
+        self.world._left()
+        self.world._check(code)
+        return 0
+
+    cdef int _report(self, const msg_status *result, MsgStatus status) except -1:
+        """Fill in a status."""
+        status.source = self._back(result.source) if result.source >= 0 else result.source
+        status.tag, status.error, status.nbytes = result.tag, result.error, result.len
+        status.was_cancelled = False
+        return 0
+
     def Send(self, buf, int dest, int tag=0):
         """Send a buffer; return when it may be modified again.
 
@@ -487,27 +512,15 @@ cdef class MsgComm:
         """
         cdef Py_buffer view
         cdef msg_status result
-        cdef int code, target, context
-        cdef msg_world *w
         if self.world.n_active or not _is_message(buf, &view, PyBUF_WRITABLE):
             self._recv_any(buf, source, tag, status)
             return
         try:
-            target, context = self._target(source, True), self._at(0)
-            self.world._open()
-            w = self.world._w
-            self.world._n_calls += 1
-            with nogil:
-                code = msg_recv(w, context, view.buf, view.len, target, tag, &result)
-            self.world._n_calls -= 1
-            self.world._left()
-            self.world._check(code)
+            self._recv_fast(view.buf, view.len, source, tag, &result)
         finally:
             PyBuffer_Release(&view)
         if status is not None:
-            status.source = self._back(result.source) if result.source >= 0 else result.source
-            status.tag, status.error, status.nbytes = result.tag, result.error, result.len
-            status.was_cancelled = False
+            self._report(&result, status)
 
     def look(self, int source, int tag, MsgStatus status, timeout_s, int part=0):
         """Return whether a matching message has arrived, and fill in `status`.
@@ -528,9 +541,7 @@ cdef class MsgComm:
             return False
         self.world._check(code)
         if status is not None:
-            status.source = self._back(result.source) if result.source >= 0 else result.source
-            status.tag, status.error, status.nbytes = result.tag, result.error, result.len
-            status.was_cancelled = False
+            self._report(&result, status)
         return True
 
     def take(self, int source, int tag, timeout_s, message_type):

@@ -12,7 +12,7 @@ GIVE_UP_NUMBERS = COLL_GIVE_UP_NUMBERS
 ERR_LEFT, ERR_COLLECTIVE = MSG_ERR_LEFT, MSG_ERR_COLLECTIVE
 
 
-cdef class NoticeComm(MsgComm):
+cdef class NoticeComm(ObjectComm):
     """Control messages of a communicator. Those of an earlier communicator of the same number are dropped."""
 
     @property

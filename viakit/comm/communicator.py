@@ -74,7 +74,6 @@ class Comm(CommHandle, Copies, Flushes, Partitioned, Collectives, HasAttributes,
     def __init__(self, world: Any = None, number: Any = 0, ranks: Any = None, **options: Any) -> None:
         if not isinstance(world, World):
             return
-        self._spare = []
         self._attributes: dict[int, Any] = {}
         self._given_up: list[int] = []  # numbers of the collectives that this rank abandoned
         self._pending: set[int] = set()  # numbers of the collectives by messages that are under way

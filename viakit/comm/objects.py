@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from viakit import _core
 from viakit._core import Buffer
 from viakit.comm.request import Request, withdrawing
 from viakit.comm.schedule import Schedule, ScheduleRequest
@@ -25,9 +26,7 @@ from viakit.comm.status import Status
 
 SHORT = 16384  # bytes of a pickle, and of a head
 _HEAD = struct.Struct("<cII")  # "V", the parts' tag, the number of parts; then the length of each part, 8 bytes
-_LARGE = 16384  # bytes from which a buffer travels outside the pickle
 _PART_BODY = 2  # the context of the parts
-_ATOMS = {type(None), bool, int, float, complex, str, bytes}  # types without buffers to leave out
 _V = ord("V")
 _counting = threading.Lock()
 
@@ -108,28 +107,16 @@ class Pickle:
 
 
 PICKLE = Pickle()
+_core.set_pickling(pickle.dumps, pickle.loads, PICKLE)
 
 
 def dump(obj: Any) -> tuple[bytes, list[Any]]:
     """Return the pickle of an object, and the large buffers that were left out of it."""
-    outside: list[Any] = []
     if not PICKLE.plain:
-        return PICKLE.dumps(obj), outside
-    if type(obj) in _ATOMS:
-        return pickle.dumps(obj, protocol=5), outside
-
-    def leave_out(buffer: pickle.PickleBuffer) -> bool:
-        try:
-            raw = buffer.raw()
-        except BufferError:
-            return True  # not contiguous: pickled as usual
-        if raw.nbytes < _LARGE or raw.readonly or len(outside) >= 1000:
-            return True
-        outside.append(raw)
-        return False
-
-    data = pickle.dumps(obj, protocol=5, buffer_callback=leave_out)
-    return data, outside
+        return PICKLE.dumps(obj), []
+    outside = _core.OutOfBand()
+    data = pickle.dumps(obj, protocol=5, buffer_callback=outside)
+    return data, outside.buffers
 
 
 def load(data: Any, outside: list[Any] | None = None) -> Any:
@@ -223,33 +210,31 @@ def _request(comm: Any, first: Request, buffer: bytearray) -> ScheduleRequest:
 
 
 def receive_now(comm: Any, source: int, tag: int, status: Status | None) -> Any:
-    """Receive an object."""
-    world = comm.world
-    if world.n_active:
+    """Receive an object in the general way; viakit._core has the short one."""
+    if comm.world.n_active:
         request = receive(comm, source, tag)
         with withdrawing(request):
             return request.wait(status)
-    buffer, found = comm._spare.pop() if comm._spare else (bytearray(SHORT), Status())
+    buffer, found = bytearray(SHORT), Status()
     comm.Recv(buffer, source, tag, found)
     if status is not None:
         status.source, status.tag, status.nbytes = found.source, found.tag, found.nbytes
         status.error, status.was_cancelled = found.error, False
     if found.source < 0:
-        obj = None
-    elif world.seal is not None:
-        obj = _unsealed(comm, memoryview(buffer)[: found.nbytes], found)
-    elif found.nbytes and buffer[0] != _V and PICKLE.plain:
-        obj = pickle.loads(buffer)  # stops at the end of the pickle; bytes of earlier messages behind it are ignored
-    elif found.nbytes and buffer[0] != _V:
-        obj = PICKLE.loads(memoryview(buffer)[: found.nbytes].toreadonly())
-    elif found.nbytes:
-        requests, parts = _parts(comm, memoryview(buffer)[: found.nbytes], found.source)
-        Request.Waitall(requests)
-        obj = load(parts[0], parts[1:])
-    else:
-        obj = load(b"")
-    comm._spare.append((buffer, found))
-    return obj
+        return None
+    data = memoryview(buffer)[: found.nbytes]
+    if comm.world.seal is not None:
+        return _unsealed(comm, data, found)
+    if data[:1] == b"V":
+        return receive_parts(comm, data, found.source)
+    return load(data.toreadonly())
+
+
+def receive_parts(comm: Any, head: memoryview, source: int) -> Any:
+    """Receive the parts of an object, and return it."""
+    requests, parts = _parts(comm, head, source)
+    Request.Waitall(requests)
+    return load(parts[0], parts[1:])
 
 
 def _unsealed(comm: Any, data: memoryview, found: Status) -> Any:

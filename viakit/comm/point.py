@@ -22,8 +22,6 @@ STANDARD, SYNCHRONOUS, BUFFERED, READY = 0, 1, 2, 3
 class PointToPoint(_core.CollectiveComm):
     """The point-to-point part of ``MPI.Comm``: sends, receives and probes."""
 
-    _spare: Any = ()  # buffers for short objects: a list of (buffer, Status), but none for COMM_NULL
-
     # ------------------------------------------------------------ buffers
 
     def _start(self, buf: Any, dest: int, tag: int, mode: int) -> Request:
@@ -267,10 +265,12 @@ class PointToPoint(_core.CollectiveComm):
             simple(buf, True)
         return Prequest(lambda: self._await(buf, source, tag))
 
-    # ------------------------------------------------------------ objects
+    # ------------------------------------------------------------ objects (send and recv: viakit._core)
 
     def _send_object(self, obj: Any, dest: int, tag: int, mode: int) -> None:
-        data, outside = objects.dump(obj)
+        self._send_dumped(*objects.dump(obj), dest, tag, mode)
+
+    def _send_dumped(self, data: bytes, outside: list[Any], dest: int, tag: int, mode: int) -> None:
         seal = getattr(self.world, "seal", None)  # None for COMM_NULL, whose calls are refused below
         if mode == STANDARD and objects.is_short(seal, data) and not outside:
             self.Send(data if seal is None or dest < 0 else seal.short(self, data, dest, tag), dest, tag)
@@ -282,20 +282,6 @@ class PointToPoint(_core.CollectiveComm):
         start = objects.start_send if mode == BUFFERED else objects.start_send_copy
         requests = start(self, obj, dest, tag, mode)
         return requests[0] if len(requests) == 1 else ScheduleRequest(self, objects.sending(requests))
-
-    def send(self, obj: Any, dest: int, tag: int = 0) -> None:
-        """Send an object that can be pickled.
-
-        Parameters
-        ----------
-        obj : object
-            Any object that the pickler accepts.
-        dest : int
-            Destination rank.
-        tag : int
-            Message tag.
-        """
-        self._send_object(obj, dest, tag, STANDARD)
 
     def ssend(self, obj: Any, dest: int, tag: int = 0) -> None:
         """Send an object in synchronous mode: return after the matching receive has started."""
@@ -320,26 +306,13 @@ class PointToPoint(_core.CollectiveComm):
         """Start to send an object in buffered mode, through the attached buffer."""
         return self._isend_object(obj, dest, tag, BUFFERED)
 
-    def recv(self, buf: Any = None, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Any:
-        """Receive an object.
-
-        Parameters
-        ----------
-        buf : object, optional
-            Ignored with a warning, as in mpi4py 4: the receiver need not know the length.
-        source, tag : int
-            Source rank or ANY_SOURCE, and tag or ANY_TAG.
-        status : Status, optional
-            Filled with the source and tag of the message.
-
-        Returns
-        -------
-        object
-            The object received.
-        """
+    def _recv_object(self, buf: Any, source: int, tag: int, status: Status | None) -> Any:
         if buf is not None:
             warnings.warn("recv ignores the argument buf: the message carries its own length", stacklevel=2)
         return objects.receive_now(self, source, tag, status)
+
+    def _recv_parts(self, head: memoryview, source: int) -> Any:
+        return objects.receive_parts(self, head, source)
 
     def irecv(self, buf: Any = None, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Request:
         """Start to receive an object of any length.
