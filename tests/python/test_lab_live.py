@@ -40,6 +40,7 @@ def test_a_sweep_draws_while_it_measures_and_the_result_replaces_the_figure():
     )
     made = notebook(spy, f"r = {SWEEP}", count, f"r = {SWEEP}\nr", mode="widgets")
     assert len(shown(made[1], "text/html")) == 1, "one figure, replaced in place"
+    assert "<!-- 2\N{NO-BREAK SPACE}KiB -->" in shown(made[1], "text/html")[0], "it stopped in the middle of the sweep"
     assert "<svg" in shown(made[1], "text/html")[0]
     assert "currentColor" in shown(made[1], "text/html")[0], "it does not follow the theme"
     n = int("".join(one["text"] for one in made[2]).split()[0])
@@ -76,6 +77,27 @@ def test_a_single_size_has_a_table_and_no_graph_of_one_point(monkeypatch):
     assert "One-way time, half the round trip" in pages[0]
     assert "2.00 µs" in pages[0]
     assert "<svg" not in pages[0]
+
+
+def test_the_figure_is_complete_when_the_cell_ends(monkeypatch):
+    pages = []
+    monkeypatch.setattr("IPython.display.display", lambda page, **kw: pages.append(page.data) or FakeHandle(pages))
+    figure, reply = LiveFigure("viakit sweep"), io.StringIO()
+    points = []
+    for nbytes in (64, 4096):
+        times = dict.fromkeys(("median", "p5", "p50", "p90", "p99", "p999", "min", "max"), nbytes * 1e-9)
+        points.append({"nbytes": nbytes, "one_way_s": times, "bandwidth_Bps": 1e9})
+    document = {"series": [{**SERIES, "points": points}, {**SERIES, "protocol": "tcp", "points": []}]}
+    figure.finish(document)
+    assert not pages, "a sweep that drew nothing has no figure to complete"
+    figure.line(json.dumps({**points[0], **SERIES}), reply)
+    figure.line('{"draw": true}', reply)
+    assert "<svg" not in pages[-1]
+    figure.finish(document)
+    assert "<svg" in pages[-1], "the last drawing was in the middle of the sweep"
+    figure.remove()
+    figure.finish(document)
+    assert not pages[-1], "the result is displayed in its place"
 
 
 def test_lines_that_are_no_points_are_the_commands_output():

@@ -27,6 +27,7 @@ LESSONS = sorted((CHECKOUT / "notebooks").glob("[0-9]*.md"))
 RUNS = CHECKOUT / "build" / "lessons"
 CELL_S = 120  # a cell that takes longer hangs
 CODE_COLUMNS = 100  # what JupyterLab shows of a line beside its list of files, in a window of 1280 pixels
+PICTURE_COLUMNS = 88  # of Markdown, which has larger letters
 
 
 def tag_like(cell, pattern: str) -> str | None:
@@ -97,7 +98,7 @@ def test_lesson_has_its_parts(lesson):
         "```text",
         "## Change this number",
         "## A planted bug",
-        "## What the paper",
+        "## The paper and this machine",
         "## Exercises",
     ):
         assert part in text, part
@@ -105,6 +106,8 @@ def test_lesson_has_its_parts(lesson):
     for cell in code_cells(lesson):
         for line in cell.source.splitlines():
             assert len(line) <= CODE_COLUMNS, f"JupyterLab cuts it off: {line}"
+    for picture in re.findall(r"```text\n(.*?)```", text, re.DOTALL):
+        assert max(map(len, picture.splitlines())) <= PICTURE_COLUMNS, f"JupyterLab wraps it at 1280x800:\n{picture}"
     assert f"lessons.begin({number_of(lesson)})" in text
     assert sorted(tutor.exercises_of(number_of(lesson))) == sorted(REFUSED[number_of(lesson)]) == [1, 2, 3]
     tags = {tag for cell in code_cells(lesson) for tag in cell.metadata.get("tags", [])}

@@ -153,6 +153,8 @@ def test_pictures_in_pages_take_the_colours_of_the_page(document):
     assert text.startswith('<svg role="img" aria-label="a &lt;sweep&gt;"')
     assert "currentColor" in text
     assert not re.search("#000000|#ffffff", text)
+    assert not re.search(r'<g style="fill: #', text), "text in a colour that the page's does not lighten or darken"
+    assert text.count("color-mix(in srgb, #") >= 3, "the names of the curves"
     page = report.html(document)
     assert page.index("Plotly.newPlot") < page.index("<h2>Summary</h2>"), "a report opens with its figure"
     assert "color-scheme: light dark" in page

@@ -18,6 +18,7 @@ nbclient = needs.module("nbclient", "lab")
 nbformat = needs.module("nbformat", "lab")
 
 from viakit.lab import _ranks_host  # noqa: E402
+from viakit.lab.magics import ViakitMagics  # noqa: E402
 from viakit.lab.ranks import RankError, Ranks, RanksEnded  # noqa: E402
 
 DEADLINE_S = 60.0
@@ -102,6 +103,18 @@ def test_an_exception_is_told_once_for_all(ranks):
         ranks.run("if rank != 1: {}[7]")
     assert set(caught.value.errors) == {0, 2}
     assert ranks.run("comm.allreduce(1)") == ["3"] * 3
+
+
+def test_tracebacks_that_differ_in_numbers_are_shown_once(capsys):
+    magics = object.__new__(ViakitMagics)  # without a shell, which only the first error of a notebook needs
+    magics._exceptions_are_ours = True
+    errors = {rank: ("KeyError", f"no rank {rank + 1}", [f"the lines of rank {rank}"]) for rank in range(3)}
+    magics._show_tracebacks(RankError(errors, 3), 3)
+    assert capsys.readouterr().err == "--- all 3 ranks (traceback of rank 0)\nthe lines of rank 0\n"
+    errors[1] = ("ValueError", "no rank 2", ["another"])
+    magics._show_tracebacks(RankError(errors, 3), 3)
+    shown = capsys.readouterr().err
+    assert shown == "--- rank 0, 2 (traceback of rank 0)\nthe lines of rank 0\n--- rank 1\nanother\n"
 
 
 def test_ranks_that_wait_for_one_that_failed_are_interrupted(ranks):

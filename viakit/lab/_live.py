@@ -82,6 +82,16 @@ class LiveFigure:
             self._handle.update(picture)
         self.n_drawn += 1
 
+    def finish(self, document: dict[str, Any]) -> None:
+        """Draw the complete result, if the figure is still there: the last drawing was in the middle of the sweep."""
+        if self._handle is not None:
+            self._series = {
+                (i,): {**one, "points": {point["nbytes"]: point for point in one["points"]}}
+                for i, one in enumerate(document["series"])
+                if one["points"]
+            }
+            self.draw()
+
     def remove(self) -> None:
         """Remove the figure, because the complete result is displayed in its place."""
         if self._handle is not None:

@@ -67,6 +67,7 @@ class Curves:
         axes.set_ylabel(self._words[1])
         ticks = sorted({x for points in self._points.values() for x, _ in points})
         axes.set_xticks(ticks, [f"{x:g}" for x in ticks])
+        axes.yaxis.set_major_formatter(lambda y, _place: f"{y:g}")
         axes.minorticks_off()
         axes.grid(True, which="major", alpha=0.3)
         plot.names_at_lines(axes)

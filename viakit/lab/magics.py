@@ -19,6 +19,7 @@ import ctypes
 import itertools
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -161,12 +162,13 @@ class ViakitMagics(Magics):
         return self._ranks
 
     def _show_tracebacks(self, error: RankError, size: int) -> None:
-        """Show one traceback for each kind of failure, with its ranks, and without the frames of viakit."""
+        """Show one traceback for each kind of failure, with its ranks. Texts that differ in numbers are of one kind."""
+        kinds = {rank: (name, re.sub(r"\d+", "N", text)) for rank, (name, text, _) in error.errors.items()}
         shown: set[tuple[str, str]] = set()
-        for rank, (name, text, trace) in error.errors.items():
-            if (name, text) not in shown:
-                shown.add((name, text))
-                others = [other for other, one in error.errors.items() if one[:2] == (name, text)]
+        for rank, (_, _, trace) in error.errors.items():
+            if kinds[rank] not in shown:
+                shown.add(kinds[rank])
+                others = [other for other, kind in kinds.items() if kind == kinds[rank]]
                 who = f"all {size} ranks" if len(others) == size else f"rank {', '.join(map(str, others))}"
                 print(f"--- {who}{f' (traceback of rank {rank})' if len(others) > 1 else ''}", file=sys.stderr)
                 print("\n".join(trace), file=sys.stderr)
@@ -215,7 +217,20 @@ class ViakitMagics(Magics):
         document["command"] = document["environment"]["command"] = f"viakit {line.strip()}"
         shown = _live.ShownResult(document)
         shown.live, shown.cell = live, _front.cell()
+        if live is not None:
+            self._finish_after_cell(live, document)
         return shown
+
+    def _finish_after_cell(self, live: _live.LiveFigure, document: dict[str, Any]) -> None:
+        """Complete the live figure when the cell has ended, unless the cell displayed the result in its place."""
+        assert self.shell is not None
+        events = self.shell.events
+
+        def finish(*_result: Any) -> None:
+            events.unregister("post_run_cell", finish)
+            live.finish(document)
+
+        events.register("post_run_cell", finish)
 
 
 def _names_application(words: list[str]) -> bool:

@@ -454,9 +454,13 @@ def check_graphs(graphs: Sequence[str], drawn: Sequence[Mapping[str, Any]]) -> N
 
 
 def inline(svg: bytes, name: str) -> str:
-    """Return an SVG picture as HTML whose lines and text have the colour of the page's text, so that themes apply."""
+    """Return an SVG picture as HTML whose lines and text have the colour of the page's text, so that themes apply.
+
+    Text in the colour of a curve is mixed with the page's colour: dark blue would be unreadable on a dark page.
+    """
     text = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index(b"<svg") :].decode(), flags=re.DOTALL)
     text = text.replace("#000000", "currentColor").replace("#ffffff", "none").replace(INK.lower(), "currentColor")
+    text = re.sub(r'(<g style="fill: )(#[0-9a-f]{6})(?=")', r"\1color-mix(in srgb, \2 60%, currentColor)", text)
     style = "max-width:100%;height:auto;fill:currentColor"
     return text.replace("<svg", f'<svg role="img" aria-label="{escape(name)}" style="{style}"', 1)
 

@@ -87,7 +87,7 @@ EXERCISES = (
         ("by_target",),
         _by_target,
         (
-            "RDMA can write and read. What else do the four calls do?",
+            "RDMA can write and read. Find the calls that also compute at the target.",
             "ranks.run(\"count('Accumulate', 3, 8)\") returns the counters of each rank.",
         ),
         'by_target = {"Accumulate", "Compare_and_swap"}',
