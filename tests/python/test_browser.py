@@ -6,6 +6,7 @@ Screenshots are left in build/browser/, to be looked at. The browser is the mach
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -322,6 +323,15 @@ def test_a_report_opens_with_its_figure_and_follows_the_theme(lone_page, tmp_pat
     box = figure.bounding_box()
     assert box["y"] + box["height"] <= WINDOW["height"], "the figure is below the fold"
     assert box["x"] + box["width"] <= WINDOW["width"]
+    boxes = [one.bounding_box() for one in figure.locator(".annotation-text").all()]
+    assert len(boxes) == 3 + 3, "a title for each field, and a name for each curve"
+    for one, other in itertools.combinations(boxes, 2):
+        assert one["x"] + one["width"] <= WINDOW["width"], "the name of a curve is cut off"
+        beside = one["x"] + one["width"] <= other["x"] or other["x"] + other["width"] <= one["x"]
+        above = one["y"] + one["height"] <= other["y"] + 3 or other["y"] + other["height"] <= one["y"] + 3
+        assert beside or above, "one name is written over another"
+    title = figure.locator(".x2title").bounding_box()
+    assert figure.locator(".legend").bounding_box()["y"] >= title["y"] + title["height"], "the legend hides a title"
     in_three_themes(page, "report")
     ink = "() => getComputedStyle(document.querySelector('.js-plotly-plot .x3tick text')).fill"
     page.emulate_media(color_scheme="light")

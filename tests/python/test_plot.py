@@ -1,13 +1,15 @@
 """Pictures and tables: files of the right kind, with the measured values."""
 
 import json
+import math
 import re
 
 import pytest
 from rich.console import Console
 from synthetic import SyntheticPair, SyntheticTestbed
 
-from viakit.measure import plot, report, sweep, table
+from viakit.measure import interactive, plot, report, sweep, table
+from viakit.measure.look import looks
 from viakit.measure.result import ResultError
 
 MAGIC = {".png": b"\x89PNG\r\n\x1a\n", ".svg": b"<?xml", ".pdf": b"%PDF-", ".html": b"<!doctype html>"}
@@ -159,6 +161,16 @@ def test_pictures_in_pages_take_the_colours_of_the_page(document):
     assert page.index("Plotly.newPlot") < page.index("<h2>Summary</h2>"), "a report opens with its figure"
     assert "color-scheme: light dark" in page
     assert "color-scheme: light dark" in plot.html([document])
+
+
+def test_names_at_the_ends_are_apart_also_if_other_values_stretch_the_axis():
+    look = looks(["one", "other"])["one"]
+    ends = [("one", look, 1.0, 1.0), ("other", look, 1.2, 1.0)]
+    for around in ([], [1e-3, 1e3]):
+        one, other = interactive.end_labels(ends, column=1, log_y=True, height=270, around=around)
+        per_decade = 270 / (6 if around else math.log10(1.2))
+        apart = (other["y"] - one["y"]) * per_decade + other["yshift"] - one["yshift"]
+        assert apart >= 16 - 1e-6, "the names overlap"
 
 
 def test_sizes_of_zero_can_be_drawn():

@@ -23,6 +23,8 @@ STYLE = (
     ".js-plotly-plot [class$=tick] text, .js-plotly-plot text:is([class$=title], .legendtext) "
     "{ fill: var(--jp-ui-font-color1, var(--vscode-editor-foreground, currentColor)) !important; }"
 )
+_BRIGHT = ".js-plotly-plot .annotation-text { filter: brightness(1.6); }"  # dark colours on a dark page
+STYLE += f' body[data-jp-theme-light="false"] {_BRIGHT}'
 CSS = f"<style>{STYLE}</style>"
 _GREY = "rgba(128, 128, 128, 0.3)"
 _TEXT = "#777777"  # where the style does not apply: readable on white and on black
@@ -44,7 +46,12 @@ def layout(canvas: Any, height: int, **more: Any) -> None:
 
 
 def end_labels(
-    ends: Sequence[tuple[str, Look, float, float]], *, column: int, log_y: bool, height: int = 330
+    ends: Sequence[tuple[str, Look, float, float]],
+    *,
+    column: int,
+    log_y: bool,
+    height: int = 330,
+    around: Sequence[float] = (),
 ) -> list[dict[str, Any]]:
     """Return the names of curves as annotations at the right edge of a field, moved apart where curves end together.
 
@@ -58,11 +65,14 @@ def end_labels(
         Whether the axis is logarithmic.
     height : int
         Height of the field in pixels.
+    around : sequence of float
+        Further values that the axis includes, such as the ends of bands.
     """
     usable = [one for one in ends if one[2] == one[2] and (one[2] > 0 or not log_y)]
     if not usable:
         return []
-    every = [y for _, _, last, least in usable for y in (last, least) if y == y and (y > 0 or not log_y)]
+    drawn = [*around, *(y for _, _, last, least in usable for y in (last, least))]
+    every = [y for y in drawn if math.isfinite(y) and (y > 0 or not log_y)]
     scale = [math.log10(y) if log_y else y for y in every]
     low, high = min(scale), max(scale)
     span = (high - low) or 1.0
@@ -166,19 +176,21 @@ def figure(
                 trace.legendgroup = one["label"]
                 canvas.add_trace(trace, row=1, col=column)
         axes(canvas, graph, column, plot.axis_words(graph, axis, drawn[0]["label"]), log_y)
+    longest = max(len(one["label"]) for one in drawn)
     layout(
         canvas,
-        500,
+        540,
         title={"text": f"{escape(heading)}<br><sup>{below}; lines: medians, bands: 5th to 90th percentile</sup>"},
-        legend={"orientation": "h", "y": -0.2},
-        margin={"t": 90, "r": 130},
+        legend={"orientation": "h", "y": -0.32},  # below axis titles of two lines
+        margin={"t": 90, "b": 150, "r": 40 + 7 * longest},
     )
     last = graphs[-1]
-    ends = [
-        (one["label"], one["look"], lines[1][-1], min(lines[1])) for one in drawn if (lines := plot.lines_of(one, last))
-    ]
+    of_last = [(one, lines) for one in drawn if (lines := plot.lines_of(one, last))]
+    ends = [(one["label"], one["look"], lines[1][-1], min(lines[1])) for one, lines in of_last]
+    around = [y for _, lines in of_last for part in lines[1 : 2 if last == "signature" else None] for y in part]
     logarithmic = (log_y and last != "overlap") or last in plot.LOGARITHMIC
-    for label in end_labels(ends, column=len(graphs), log_y=logarithmic):
+    # Plotly adds a tenth to the range of the values.
+    for label in end_labels(ends, column=len(graphs), log_y=logarithmic, height=270, around=around):
         canvas.add_annotation(**label)
     return canvas
 
@@ -186,5 +198,6 @@ def figure(
 def html(documents: Sequence[Document], *, whole: bool = True, **kw: Any) -> str:
     """Return an HTML page (or, with *whole* False, a <div> for one) that draws without network."""
     page = str(figure(documents, **kw).to_html(full_html=whole, include_plotlyjs=True, config={"displaylogo": False}))
-    theme = f"<style>:root {{ color-scheme: light dark; }} {STYLE}</style>"
+    dark = f"@media (prefers-color-scheme: dark) {{ body:not([data-jp-theme-light]) {_BRIGHT} }}"
+    theme = f"<style>:root {{ color-scheme: light dark; }} {STYLE} {dark}</style>"
     return page.replace("<head>", f"<head>{theme}", 1) if whole else theme + page
