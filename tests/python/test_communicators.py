@@ -238,3 +238,51 @@ def test_two_threads_make_communicators(program, ranks):
         assert comm.allgather(numbers) == [numbers] * size
     """))  # fmt: skip
     assert done.returncode == 0, done.stderr
+
+
+# ---------------------------------------------------------------- agreement
+
+
+def test_members_agree_and_shrink(program):
+    done = job(3, program("""
+        flag = np.array([0b1100 | rank], np.intc)
+        assert comm.Agree(0b100 | rank) == 0b100
+        request = comm.Iagree(flag)
+        request.Wait()
+        assert flag[0] == 0b1100
+        for bad in (bytearray(8), np.zeros(2, np.intc), b"1234"):
+            with raises(ValueError, words="one int"):
+                comm.Iagree(bad)
+        low = comm.Split(rank == 0)
+        pair = low.Create_intercomm(0, comm, 1 if rank == 0 else 0)
+        assert pair.Agree(0b1000 | rank) == 0b1000
+        for whole in (comm, pair):
+            same = whole.Shrink()
+            assert (same.rank, same.size, same.is_inter) == (whole.rank, whole.size, whole.is_inter)
+            same.Free()
+        with raises(NotImplementedError, words="Shrink"):
+            comm.Revoke()
+        print("agreed")
+    """))  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["agreed"] * 3
+
+
+@pytest.mark.parametrize("call", ["comm.Agree(0b110 | rank)", "comm.Shrink().allreduce(1) + 4"])
+def test_members_agree_without_one_that_died(program, tmp_path, call):
+    done = job(3, program(f"""
+        import os
+        comm.Barrier()
+        if rank == 2:
+            comm.world.abort()  # the process lives on, so that the launcher does not end the others
+            until(lambda: all(os.path.exists(f"{tmp_path}/{{r}}") for r in (0, 1)))
+            os._exit(0)
+        assert {call} == 6
+        assert comm.Get_failed().size == 1
+        left = comm.Shrink()
+        assert (left.rank, left.size, left.allgather(rank)) == (rank, 2, [0, 1])
+        print("agreed", flush=True)
+        open(f"{tmp_path}/{{rank}}", "w").close()
+    """))  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["agreed"] * 2

@@ -22,6 +22,7 @@ from viakit.comm.errors import error
 from viakit.comm.group import CONGRUENT, IDENT, UNEQUAL, Group
 from viakit.comm.handle import Numbered, forget
 from viakit.comm.info import Info
+from viakit.comm.mitigation import Mitigation
 from viakit.comm.neighbors import Neighbors
 from viakit.comm.partitioned import Partitioned
 from viakit.comm.schedule import run
@@ -38,7 +39,7 @@ errors._setup()
 COMM_TYPE_SHARED, TAG_MOST = 0, attributes.TAG_MOST
 
 
-class Comm(CommHandle, Copies, Flushes, Partitioned, Collectives, HasAttributes, HasErrhandler, Numbered):
+class Comm(CommHandle, Copies, Flushes, Partitioned, Mitigation, Collectives, HasAttributes, HasErrhandler, Numbered):
     """Base class of communicators: a set of ranks whose messages are separate from all other messages.
 
     ``MPI.Comm`` of mpi4py. Without an argument the constructor returns ``COMM_NULL``.
