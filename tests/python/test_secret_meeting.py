@@ -34,6 +34,15 @@ def rank_by_hand(rank: int, address: str, secret: bytes | None) -> dict[str, str
     return {"VIAKIT_RANK": str(rank), "VIAKIT_SIZE": "2", "VIAKIT_RENDEZVOUS": address, "VIAKIT_JOB": "x", **given}
 
 
+def test_a_meeting_that_is_ended_twice_closes_its_own_files_only():
+    stop = _rendezvous.listen_for(f"unix:@viakit-test-{os.getpid()}-twice", 2, SECRET)
+    stop()
+    files = [fd for _ in range(8) for fd in os.pipe()]  # among them those numbers that are free again
+    stop()
+    for fd in files:
+        os.close(fd)
+
+
 def test_silent_and_garbled_callers_do_not_lock_ranks_out():
     with socket.create_server(("127.0.0.1", 0)) as server:
         where = server.getsockname()

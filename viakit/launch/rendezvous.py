@@ -391,7 +391,7 @@ def listen_for(address: str, n_ranks: int, secret: bytes, gives: bool = False) -
     Returns
     -------
     callable
-        Ends the meeting.
+        Ends the meeting. A second call does nothing.
 
     Raises
     ------
@@ -425,14 +425,18 @@ def listen_for(address: str, n_ranks: int, secret: bytes, gives: bool = False) -
         target=_hold, args=(reception, meeting, n_ranks, stop_read), name="viakit rendezvous", daemon=True
     )
     thread.start()
+    ending, pipe = threading.Lock(), [stop_read, stop_write]
 
     def stop() -> None:
-        with contextlib.suppress(OSError):
-            os.write(stop_write, b"x")
-        thread.join(2.0)
-        for fd in (stop_read, stop_write):
+        with ending:
+            if not pipe:
+                return  # In a second call the numbers may be those of other files.
             with contextlib.suppress(OSError):
-                os.close(fd)
+                os.write(stop_write, b"x")
+            thread.join(2.0)
+            while pipe:
+                with contextlib.suppress(OSError):
+                    os.close(pipe.pop())
         if isinstance(where, str) and where.startswith("/"):
             with contextlib.suppress(OSError):
                 os.unlink(where)
