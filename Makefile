@@ -4,7 +4,7 @@
 
 SECONDS ?= 60
 
-.PHONY: help setup slides walk demo test vm pythons wheels bench benchmark benchmark-compare mpi4py mpi4py-programs lint ctest asan tsan fuzz soak attack docs links lab clean
+.PHONY: help setup slides walk demo test vm pythons wheels bench benchmark benchmark-compare mpi4py mpi4py-programs lint ctest asan tsan fuzz soak attack docs links first-figure lab clean
 
 help: ; @sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' Makefile
 setup: ; @tools/setup-venv $(EXTRAS) ## make .venv and install viakit into it
@@ -31,6 +31,8 @@ links: ; @tools/setup-venv docs && VIAKIT_EXECUTE=0 .venv/bin/sphinx-build -q -b
 slides: setup ; @.venv/bin/python tools/slides $(ARGS) ## the slides of the course as one page of reveal.js, and as PDF if Chromium is there
 walk: EXTRAS = lab
 walk: setup ; @.venv/bin/python tools/walk $(ARGS) ## the plan of ninety minutes, with a stopwatch; ARGS=--quick
+first-figure: EXTRAS = lab browser
+first-figure: setup ; @cd tests && ../.venv/bin/pytest -q python/test_browser.py -k a_lesson_in_jupyterlab && cat ../build/browser/first-figure.txt ## the seconds from the start of lesson 0's first cell to its first figure, in JupyterLab and Chromium
 pythons: ; @tools/pythons $(ARGS) ## the Python tests on every interpreter from 3.10 on that is found
 wheels: ; @tools/wheels ## manylinux wheels for x86-64 and aarch64 in dist/, for every interpreter found; each is installed and tried
 lab: ; @tools/setup-venv lab && .venv/bin/viakit lab $(ARGS) ## JupyterLab on the lessons
