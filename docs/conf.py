@@ -72,7 +72,8 @@ class Remedies(Directive):
 
     def run(self) -> list[nodes.Node]:
         """Return a list of them."""
-        source = Path(viakit.__file__).with_name("doctor.py").read_text(encoding="utf-8")
+        package = Path(viakit.__file__).parent
+        source = "".join((package / name).read_text(encoding="utf-8") for name in ("doctor.py", "remote/rdma.py"))
         texts = dict.fromkeys(re.findall(r'remedy = f?"((?:[^"\\]|\\.)+)"', source))
         items = nodes.bullet_list()
         for text in texts:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from viakit.base import secret as _secret
+from viakit.remote import rdma as _rdma_devices
 from viakit.testbed import NamespaceError, Testbed, TestbedError, namespaces
 
 if TYPE_CHECKING:
@@ -330,6 +331,11 @@ def _receive_buffers() -> Finding:
     return Finding(name, None, value, detail, f"sudo sysctl -w net.core.rmem_max={_RECEIVE_WANTED}")
 
 
+def _rdma() -> Finding:
+    """Check for RDMA devices and libibverbs, for the link verbs."""
+    return Finding("RDMA devices", *_rdma_devices.judge())
+
+
 def _huge_pages() -> Finding:
     """Check transparent and reserved huge pages."""
     thp = namespaces.read_setting("/sys/kernel/mm/transparent_hugepage/enabled") or ""
@@ -585,7 +591,7 @@ def _notebooks() -> Finding:
 
 
 _CHECKS: tuple[Callable[[], Finding | list[Finding]], ...] = (
-    _core, _kernel, _hosts, _cores, _memlock, _udp_offload, _receive_buffers, _process_vm_readv, _membarrier,
-    _huge_pages, _dev_shm, _crc32, _governor, _virtualisation, _mpi, _zmq, _programs, _job_secret, _plotting,
-    _functions_by_value, _notebooks,
+    _core, _kernel, _hosts, _cores, _memlock, _udp_offload, _receive_buffers, _rdma, _process_vm_readv,
+    _membarrier, _huge_pages, _dev_shm, _crc32, _governor, _virtualisation, _mpi, _zmq, _programs, _job_secret,
+    _plotting, _functions_by_value, _notebooks,
 )  # fmt: skip

@@ -55,12 +55,17 @@ int vk_file_own(int fd)
     return fd;
 }
 
+void vk_file_disown(int fd)
+{
+    if (fd >= 0 && fd < MOST)
+        __atomic_fetch_and(&owned[fd / 64], ~(1ull << fd % 64), __ATOMIC_SEQ_CST);
+}
+
 void vk_file_close(int fd)
 {
     VK_HOLD_CANCEL;
     if (fd < 0)
         return;
-    if (fd < MOST)
-        __atomic_fetch_and(&owned[fd / 64], ~(1ull << fd % 64), __ATOMIC_SEQ_CST); /* before the number is free */
+    vk_file_disown(fd); /* before the number is free */
     close(fd);
 }

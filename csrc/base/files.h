@@ -23,4 +23,8 @@ int vk_file_own(int fd);
 /* Closes the file, also one that was not registered. No effect if fd is negative. */
 void vk_file_close(int fd);
 
+/* Undoes vk_file_own for a file that another library is about to close. No effect if fd is negative or was not
+ * registered. */
+void vk_file_disown(int fd);
+
 #endif

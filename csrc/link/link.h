@@ -4,7 +4,7 @@
  * link, fill in such a table and add it to the list of links. The conformance suite runs the same cases on every link
  * and shows what is missing (tests/c/test_conformance.c).
  *
- *   VIPL calls   -->  provider  -- link_ops: send, poll, route ... -->  loop | shm | eth | udp | sim
+ *   VIPL calls   -->  provider  -- link_ops: send, poll, route ... -->  loop | shm | eth | udp | verbs | sim
  *                         ^                                                |
  *                         +--- link_services: deliver, peer_lost ... ------+
  *
@@ -36,7 +36,7 @@
 #include "viakit.h"
 
 /* The list of links. To add one, add its name here and export its table as link_NAME (CONTRIBUTING.md, "A link"). */
-#define LINKS(X) X(loop) X(shm) X(eth) X(udp) X(sim)
+#define LINKS(X) X(loop) X(shm) X(eth) X(udp) X(verbs) X(sim)
 
 #define LINK_WATCHED 8 /* the most descriptors that a sleeping thread polls for a link */
 

@@ -1,7 +1,7 @@
 /*
  * Declarations shared by the files of the link `udp`. Reading order: udp.c (opening, the table of operations),
  * udp_address.c (six-byte addresses), udp_station.c (how NICs find each other), udp_send.c and udp_receive.c (the data
- * path).
+ * path). The link verbs is built on this one: it connects by it, and sends its data another way (verbs.c).
  */
 #ifndef VIAKIT_UDP_H
 #define VIAKIT_UDP_H
@@ -66,11 +66,12 @@ struct link_peer {
     uint8_t refusals;       /* "port unreachable" errors since its last datagram */
     uint8_t lost;           /* to be reported as lost */
     uint8_t has_cookie;
-    uint32_t traffic;      /* datagrams from it on the unconnected socket: a busy peer gets a lane */
-    uint32_t segment;      /* bytes of wire header and payload that the path carries in one piece */
-    uint32_t singles;      /* sends left before super-frames are tried again ... */
-    uint32_t next_singles; /* ... and their number after the next refusal */
-    uint64_t cookie;       /* the cookie that it expects in requests */
+    uint32_t traffic;          /* datagrams from it on the unconnected socket: a busy peer gets a lane */
+    uint32_t segment;          /* bytes of wire header and payload that the path carries in one piece */
+    uint32_t singles;          /* sends left before super-frames are tried again ... */
+    uint32_t next_singles;     /* ... and their number after the next refusal */
+    uint64_t cookie;           /* the cookie that it expects in requests */
+    struct verbs_route *route; /* the link verbs, which owns it; else NULL */
 };
 
 /* sockets[0] receives from any peer. The others are lanes, each connected to one peer, so that the kernel need not look
@@ -131,6 +132,10 @@ struct link {
     uint64_t listed_at, list_credit; /* when the list was read (ns); how often it may be read again */
     uint8_t *buffer;                 /* [UDP_SLOTS][UDP_SLOT] */
     uint8_t small[sizeof(struct wire_header) + 200 + UDP_SMALL];
+    /* The link that is built on this one (NULL: none), and its handler of calls from UDP_CALL_BEYOND on. The peer is
+     * known, and the frame has at least 32 bytes. */
+    void *beyond;
+    void (*call_beyond)(struct link *link, struct link_peer *peer, const uint8_t *frame);
 };
 
 /* ---- udp_address.c ---- */
@@ -147,6 +152,8 @@ int udp_unpack(const uint8_t address[6], int family, union udp_name *name);
 void udp_learn(const union udp_name *name);
 void udp_text(const union udp_name *name, char text[INET6_ADDRSTRLEN]);
 int udp_resolve(const uint8_t own[6], const char *name, unsigned index, uint8_t address[6]);
+/* The same with another common port for names without one. */
+int udp_resolve_at(const uint8_t own[6], const char *name, unsigned index, uint16_t station, uint8_t address[6]);
 
 /* ---- udp_station.c ---- */
 
@@ -169,8 +176,9 @@ struct link_peer *udp_admit_sender(struct link *link, const union udp_name *from
 /* Handles the report of a host that no socket is open at that address and port. */
 void udp_refused(struct link *link, const union udp_name *name);
 
-#define UDP_TRAILER 12 /* bytes behind a REQUEST: the port of the sender's station, and the receiver's cookie */
-#define UDP_CALL 0xF0  /* first byte of frames between links: a version that no frame of the provider has */
+#define UDP_TRAILER 12     /* bytes behind a REQUEST: the port of the sender's station, and the receiver's cookie */
+#define UDP_CALL 0xF0      /* first byte of frames between links: a version that no frame of the provider has */
+#define UDP_CALL_BEYOND 16 /* second byte from this on: a call of the link that is built on this one */
 
 /* ---- udp_send.c ---- */
 

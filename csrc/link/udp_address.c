@@ -186,8 +186,12 @@ static int parse_numeric(const char *text, union udp_name *name)
  * reach its own. The result is stored, so that the six bytes of an IPv6 address can be mapped back later. */
 int udp_resolve(const uint8_t own[6], const char *text, unsigned index, uint8_t address[6])
 {
+    return udp_resolve_at(own, text, index, WIRE_UDP_PORT, address);
+}
+
+int udp_resolve_at(const uint8_t own[6], const char *text, unsigned index, uint16_t station, uint8_t address[6])
+{
     char host[256];
-    uint16_t station = WIRE_UDP_PORT;
     struct addrinfo hints = {.ai_family = own[0] >= 0xF0 ? AF_INET6 : AF_INET, .ai_socktype = SOCK_DGRAM}, *list;
     if (split_port(text, host, sizeof host, &station) != 0) {
         vk_explain("no host '%.64s': write HOST, HOST:PORT or [IPV6-ADDRESS]:PORT", text);

@@ -371,6 +371,8 @@ void udp_call_arrived(struct link *link, const union udp_name *from, struct link
         handle_list(link, from, &call);
     else if (call.what == CALL_CHALLENGE && peer)
         handle_challenge(link, peer, &call);
+    else if (call.what >= UDP_CALL_BEYOND && peer && link->call_beyond)
+        link->call_beyond(link, peer, frame);
     else
         LINK_COUNT(link->client, dropped_unknown_peer, 1);
 }

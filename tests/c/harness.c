@@ -37,10 +37,16 @@ static int on_veth(const link_spec *l)
     return l->kind == ON_ETH || (l->kind == ON_UDP && !l->one_host);
 }
 
-/* The properties of a link decide how its cases run: within a process, a host, or between two hosts. */
+/* The properties of a link decide how its cases run: within a process, a host, or between two hosts. A host that is made
+ * of a namespace has no RDMA card, so both sides of verbs use this host's. */
 static void set_link(link_spec *l, const viakit_link_info *about)
 {
     l->about = about;
+    if (!strcmp(about->name, "verbs")) {
+        l->kind = ON_UDP;
+        l->one_host = 1;
+        return;
+    }
     l->kind = !about->leaves_process                   ? ON_LOOP
               : !about->leaves_host                    ? ON_SHM
               : about->named_by == VIAKIT_BY_INTERFACE ? ON_ETH
@@ -95,6 +101,12 @@ static int parse_link(const char *text, link_spec *l)
         rest += 6;
     }
     return *rest ? -1 : 0;
+}
+
+/* Returns the RDMA device on which verbs is tested, or NULL. A device that is found may have no address, or no link. */
+static const char *card(void)
+{
+    return getenv("VIAKIT_TEST_VERBS");
 }
 
 /* ---------------------------------------------------------------- one side */
@@ -189,6 +201,8 @@ static void init_side(side *s, side_role role, const link_spec *link, const test
     /* A NAME of its own keeps two runs of the tests on one machine apart. */
     if (link->kind == ON_ETH)
         snprintf(s->device, sizeof(s->device), "eth:eth0");
+    else if (!strcmp(link->about->name, "verbs"))
+        snprintf(s->device, sizeof(s->device), "verbs:%s", card());
     else if (link->kind == ON_UDP && link->one_host) /* a station of its own, for the same reason */
         snprintf(s->device, sizeof(s->device), link->ipv6 ? "udp:[::1]:%d" : "udp:127.0.0.1:%d",
                  10000 + (int)(parent % 20000));
@@ -331,7 +345,7 @@ static int usage(const char *program, const test_case *cases, size_t n_cases)
 {
     fprintf(stderr,
             "usage: %s LINK [CASE...]\n"
-            "LINK: loop, shm, shm-mapped, shm-ring, eth-auto, eth-plain, eth-udp, udp, udp6, udp-lo, udp6-lo; "
+            "LINK: loop, shm, shm-mapped, shm-ring, eth-auto, eth-plain, eth-udp, udp, udp6, udp-lo, udp6-lo, verbs; "
             "eth...-9000, udp-9000;\n"
             "      any of them +fault\n"
             "CASE:",
@@ -366,6 +380,10 @@ int harness_main(int argc, char **argv, const test_case *cases, size_t n_cases)
     if (on_veth(&link) &&
         (netns_enter(argv, why, sizeof(why)) || netns_make_pair(link.mtu, namespaces, why, sizeof(why)))) {
         printf("skipped: %s\n", why);
+        return CHECK_SKIPPED;
+    }
+    if (!strcmp(link.about->name, "verbs") && card() == NULL) {
+        printf("skipped: VIAKIT_TEST_VERBS names no RDMA device\n");
         return CHECK_SKIPPED;
     }
     seed = given ? strtoull(given, NULL, 0) : (uint64_t)time(NULL) ^ ((uint64_t)getpid() << 20);

@@ -49,7 +49,7 @@ def test_a_nic_says_what_it_is(nic):
 def test_links_have_properties(nic):
     links = {link.name: link for link in via.links()}
     assert set(links) >= {"loop", "shm", "eth", "udp"}
-    assert [name for name, link in links.items() if link.leaves_host] == ["eth", "udp"]
+    assert [name for name, link in links.items() if link.leaves_host] == ["eth", "udp", "verbs"]
     assert links["shm"].maps_memory
     assert links["shm"]["lossless"]
     assert not links["eth"].lossless

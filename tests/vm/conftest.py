@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from vm_kernel import Boot, NoKernelError, prepare
-from vm_machine import Cannot, Machine, machines
+from vm_kernel import Boot, NoKernelError, in_order, prepare
+from vm_machine import Cannot, Machine, guest, machines
 
 
 def reason(error: Exception) -> str:
@@ -42,3 +44,21 @@ def vm(boot: Boot, shared: Path) -> Iterator[list[Machine]]:
             yield both
     except Cannot as error:
         pytest.skip(reason(error))
+
+
+@pytest.fixture(scope="session")
+def rxe(vm: list[Machine], boot: Boot) -> list[Machine]:
+    """Give each machine an RDMA device in software, rxe0, on its card virtio. Its library is the host's."""
+    try:
+        ctypes.CDLL("libibverbs.so.1")
+    except OSError:
+        pytest.skip("missing package libibverbs1: sudo apt-get install libibverbs1 ibverbs-providers")
+    if not any(Path("/etc/libibverbs.d").glob("rxe.driver")):
+        pytest.skip("missing package ibverbs-providers: sudo apt-get install ibverbs-providers")
+    modules = in_order(boot.modules, ("crc32_generic", "rdma_rxe"))
+    for machine in vm:
+        guest(
+            machine,
+            " ".join([sys.executable, str(Path(__file__).with_name("vm_rxe.py")), "virtio", *map(str, modules)]),
+        )
+    return vm

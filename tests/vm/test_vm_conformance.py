@@ -30,9 +30,11 @@ def remote(vm):
         yield remote
 
 
-@pytest.fixture(scope="module", params=["eth:virtio", "eth:e1000", "udp:virtio", "udp:e1000"])
+@pytest.fixture(scope="module", params=["eth:virtio", "eth:e1000", "udp:virtio", "udp:e1000", "verbs:virtio"])
 def link(request, remote):
     """A function that runs one case on both machines."""
+    if request.param.startswith("verbs"):
+        request.getfixturevalue("rxe")
     pair = Pair(request.param, lambda role, command, fds: remote.hosts["ab".index(role)].popen(command, pass_fds=fds))
     yield lambda case, **parameters: pair.run(case, parameters)
     pair.close()

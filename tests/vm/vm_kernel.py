@@ -11,7 +11,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Boot", "NoKernelError", "prepare"]
+__all__ = ["Boot", "NoKernelError", "in_order", "prepare"]
 
 HERE = Path(__file__).resolve().parent
 BUILD = HERE.parents[1] / "build/vm"
@@ -34,11 +34,14 @@ class Boot:
         Initial RAM disk.
     release : str
         Version of the kernel.
+    modules : Path
+        Folder of all modules of the kernel. The RAM disk contains MODULES only.
     """
 
     kernel: Path
     disk: Path
     release: str
+    modules: Path
 
 
 def prepare() -> Boot:
@@ -57,9 +60,10 @@ def prepare() -> Boot:
     kernel = kernels[-1]
     release = kernel.name.removeprefix("vmlinuz-")
     disk = BUILD / f"initrd-{os.getpid()}"
-    _make_disk(disk, BUILD / "kernel/lib/modules" / release)
+    folder = BUILD / "kernel/lib/modules" / release
+    _make_disk(disk, folder)
     disk.replace(BUILD / "initrd")
-    return Boot(kernel, BUILD / "initrd", release)
+    return Boot(kernel, BUILD / "initrd", release, folder)
 
 
 def _run(*command: str, cwd: Path) -> str:
@@ -98,8 +102,8 @@ def _unpack() -> None:
     shutil.rmtree(BUILD / "package")
 
 
-def _in_order(folder: Path) -> list[Path]:
-    """Return the files of MODULES and of all modules that they need, each after those."""
+def in_order(folder: Path, names: tuple[str, ...]) -> list[Path]:
+    """Return the files of the named modules and of all modules that they need, each after those."""
     files = {path.stem.replace("-", "_"): path for path in folder.rglob("*.ko")}
     order: list[Path] = []
 
@@ -112,7 +116,7 @@ def _in_order(folder: Path) -> list[Path]:
                     add(other.replace("-", "_"))
         order.append(files[name])
 
-    for name in MODULES:
+    for name in names:
         add(name.replace("-", "_"))
     return order
 
@@ -121,7 +125,7 @@ def _make_disk(path: Path, folder: Path) -> None:
     """Write an archive (cpio, newc) with init, the modules and their list."""
     init = path.with_suffix(".init")
     _run("cc", "-static", "-O1", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-o", str(init), str(HERE / "init.c"), cwd=BUILD)
-    modules = _in_order(folder)
+    modules = in_order(folder, MODULES)
     files = [("init", 0o100755, init.read_bytes())]
     files += [(module.name, 0o100644, module.read_bytes()) for module in modules]
     files.append(("modules", 0o100644, "".join(f"/{module.name}\n" for module in modules).encode()))

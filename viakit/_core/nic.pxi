@@ -20,7 +20,7 @@ cdef class Nic(_Resource):
         0 or None selects the default.
 
         - ``form`` (eth): ``"auto"``, ``"plain"`` or ``"udp"``.
-        - ``mtu`` (eth, udp): bytes of a frame after its header.
+        - ``mtu`` (eth, udp, verbs): bytes of a frame after its header.
         - ``ring_slots``, ``window``: frames.
         - ``rto_us``, ``max_retries``, ``ack_delay_us``, ``keepalive_ms``, ``first_psn``: the reliable protocol.
         - ``spin_us``: time for which waits poll before they sleep; -1: waits do not poll.
@@ -28,8 +28,8 @@ cdef class Nic(_Resource):
         - ``no_cma``, ``no_map`` (shm): never copy directly between processes.
         - ``retransmission``: treatment of frames that arrive before a lost one. ``"selective"`` keeps them,
           ``"go_back_n"`` drops them.
-        - ``checksum`` (eth, udp), for frames that this side sends: ``"auto"`` leaves the data of long messages to UDP's
-          checksum, as TCP does. ``"crc"`` covers every byte by CRC32C.
+        - ``checksum`` (eth, udp, verbs), for frames that this side sends: ``"auto"`` leaves the data of long messages
+          to UDP's checksum, as TCP does, or to the card's. ``"crc"`` covers every byte by CRC32C.
         - ``takeover_us``: time after which the NIC's thread takes over when the program has stopped polling.
 
     Raises

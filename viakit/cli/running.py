@@ -132,7 +132,7 @@ def _refuse_mpi4py(words: list[str]) -> None:
 @click.option(
     "--network",
     metavar="DEVICE",
-    help="NIC for ranks on other hosts: eth:IFNAME, udp:ADDRESS; between machines also a network, udp:10.0.0.0/24.",
+    help="NIC for ranks on other hosts: eth:IFNAME, udp:ADDRESS, verbs:DEVICE; between machines also udp:10.0.0.0/24.",
 )
 @machine_option
 @click.option("--label", "-l", is_flag=True, help="Begin each line of output with the number of its rank.")

@@ -25,6 +25,7 @@ from types import TracebackType
 from typing import Any
 
 import viakit
+from viakit.remote import rdma
 from viakit.remote.facts import common
 from viakit.remote.link import Link, RemoteError
 from viakit.remote.spec import HERE, Spec, parse
@@ -79,8 +80,9 @@ class RemoteHost(Host):
 
     @property
     def device(self) -> str:
-        """Name of the NIC that carries the data of a job: ``udp:ADDRESS``, or ``eth:IFNAME`` if the user chose it."""
-        return f"eth:{self.interface}" if self.network == "eth" else f"udp:{self.address}"
+        """Name of the NIC that carries a job's data: ``udp:ADDRESS``, or the chosen ``eth:IF`` or ``verbs:IF``."""
+        by_interface = self.network in ("eth", "verbs")
+        return f"{self.network}:{self.interface}" if by_interface else f"udp:{self.address}"
 
     @property
     def cores(self) -> list[int]:
@@ -127,8 +129,9 @@ class Remote:
     hosts : str or Spec
         ``ssh:a,b``; see :func:`parse`. The name "." is this machine.
     network : str, optional
-        What carries the data: "eth:IF" (or "eth:IF0,IF1", an interface for each host), "udp:ADDRESS" (an address for
-        each host, or one network as 10.0.0.0/24). Default: the first network that all hosts have in common.
+        What carries the data: "eth:IF" (or "eth:IF0,IF1", an interface for each host), "verbs:DEVICE" (an RDMA
+        device or its interface, also one for each host), "udp:ADDRESS" (an address for each host, or one network as
+        10.0.0.0/24). Default: the first network that all hosts have in common.
     python : str, optional
         Interpreter with viakit on the other hosts. Default: the path of this one if it exists there, else ``python3``.
     timeout_s : float
@@ -201,8 +204,10 @@ class Remote:
     def _choose_network(self) -> None:
         """Give each host its address and interface."""
         wanted, _, which = (self._wanted or "").partition(":")
-        if wanted not in ("", "eth", "udp", "tcp"):
-            raise RemoteError(f"network {self._wanted!r}; expected eth:IF, udp:ADDRESS or udp:NETWORK/BITS")
+        if wanted not in ("", "eth", "udp", "tcp", "verbs") or (wanted == "verbs" and not which):
+            raise RemoteError(
+                f"network {self._wanted!r}; expected eth:IF, verbs:DEVICE, udp:ADDRESS or udp:NETWORK/BITS"
+            )
         words = [word.strip() for word in which.split(",")] if which else []
         if words and len(words) not in (1, len(self.hosts)):
             raise RemoteError(
@@ -220,9 +225,11 @@ class Remote:
 
     def _take_named(self, host: RemoteHost, kind: str, word: str) -> None:
         """Set the interface or address that the user named."""
+        if kind == "verbs":
+            word = _interface_of(host, word)
         for one in host.facts["interfaces"]:
             address = ipaddress.ip_interface(one["address"]) if one["address"] else None
-            if kind == "eth":
+            if kind in ("eth", "verbs"):
                 fits = one["name"] == word
             else:
                 try:
@@ -234,7 +241,7 @@ class Remote:
             if fits:
                 host.address, host.interface, host.mac = str(address.ip) if address else "", one["name"], one["mac"]
                 return
-        what = "interface" if kind == "eth" else "address"
+        what = "address" if kind in ("udp", "tcp") else "interface"
         raise RemoteError(f"{host.name} has no {what} {word} that is up; it has {_listed(host)}")
 
     def _take_common(self) -> None:
@@ -276,6 +283,16 @@ class Remote:
             if not host.address:
                 return False
         return True
+
+
+def _interface_of(host: RemoteHost, word: str) -> str:
+    """Return the interface of an RDMA device. Raises RemoteError if the host has no such device."""
+    ports = [rdma.RdmaPort(*port) for port in host.facts["rdma"]]
+    interface = rdma.interface_of(word, ports)
+    if not interface:
+        known = ", ".join(f"{one.device} ({one.interface or 'no interface'})" for one in ports) or "none"
+        raise RemoteError(f"{host.name} has no RDMA device {word!r} with an address; it has {known}")
+    return interface
 
 
 def _listed(host: RemoteHost) -> str:

@@ -12,6 +12,8 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
+from viakit.remote import rdma
+
 __all__ = ["common", "facts", "interfaces", "route_to"]
 
 _SIOCGIFFLAGS, _SIOCGIFADDR, _SIOCGIFNETMASK, _SIOCGIFMTU, _SIOCGIFHWADDR = 0x8913, 0x8915, 0x891B, 0x8921, 0x8927
@@ -19,7 +21,7 @@ _UP, _LOOPBACK = 0x1, 0x8
 
 
 def facts() -> dict[str, Any]:
-    """Return name, user, Python, kernel, architecture, number of cores and interfaces of this host."""
+    """Return name, user, Python, kernel, architecture, number of cores, interfaces and RDMA ports of this host."""
     return {
         "host": socket.gethostname(),
         "user": os.getuid(),
@@ -31,6 +33,7 @@ def facts() -> dict[str, Any]:
         "boot": _first_line("/proc/sys/kernel/random/boot_id"),
         "netns": os.readlink("/proc/self/ns/net"),
         "interfaces": interfaces(),
+        "rdma": [list(port) for port in rdma.ports()],
     }
 
 
