@@ -1,6 +1,8 @@
 """Memory in buffer arguments: DLPack, the CUDA array interface, MPI.buffer, and lists with counts and datatypes."""
 
 import array
+import ctypes
+import gc
 import pickle
 
 import numpy as np
@@ -181,3 +183,47 @@ def test_external32_is_big_endian_and_comes_back(code):
         assert out[4:8] == b"\0\0\0\1"
     with pytest.raises(MPI.Exception):
         datatype.Pack_external("native", data, out, 0)
+
+
+class _Tensor(ctypes.Structure):
+    """DLManagedTensor of DLPack before version 1: a vector of bytes."""
+
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device", ctypes.c_int32 * 2),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.c_void_p),
+        ("byte_offset", ctypes.c_uint64),
+        ("manager", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+    ]
+
+
+def test_an_error_survives_a_capsule_whose_destructor_runs_python(alone):
+    memory, shape, freed = (ctypes.c_uint8 * 4)(), (ctypes.c_int64 * 1)(4), []
+    tensor = _Tensor(ctypes.addressof(memory), (1, 0), 1, 1, 8, 1, shape)
+    new = ctypes.pythonapi.PyCapsule_New
+    new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+
+    def free(capsule):
+        del capsule
+        freed.append(next(iter(()), None))  # clears whatever error is pending
+
+    destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(free)
+
+    class Owner:
+        def __dlpack_device__(self):
+            return 1, 0
+
+        def __dlpack__(self, **options):
+            return new(ctypes.addressof(tensor), b"dltensor", ctypes.cast(destructor, ctypes.c_void_p))
+
+    with pytest.raises(MPI.Exception) as caught:
+        alone.Send([Owner(), 5, MPI.BYTE], 0)
+    assert caught.value.Get_error_class() == MPI.ERR_TRUNCATE
+    gc.collect()
+    assert freed == [None]

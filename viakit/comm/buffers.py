@@ -85,6 +85,20 @@ def _check_readable(address: int, nbytes: int) -> None:
         raise BufferError(f"this process cannot read the memory at {address:#x}, which may be a GPU's. {_ADVICE}")
 
 
+class _Capsule:
+    """Owner of a DLPack capsule, whose destructor may run Python code.
+
+    The memory of an argument is released while the error of a call that fails is raised. Python puts a pending error
+    aside for ``__del__``, but not for the destructor of a capsule, in which the error would get lost.
+    """
+
+    def __init__(self, capsule: Any) -> None:
+        self._capsule = capsule
+
+    def __del__(self) -> None:
+        self._capsule = None
+
+
 def _of_dlpack(obj: Any) -> Buffer:
     kind, number = obj.__dlpack_device__()
     kind, _ = operator.index(kind), operator.index(number)
@@ -104,7 +118,7 @@ def _of_dlpack(obj: Any) -> Buffer:
     nbytes = _count(shape, strides) * size
     if kind != _CPU:
         _check_readable(address, nbytes)
-    return Buffer.of(address, nbytes, readonly, obj, capsule, letter, item, device=kind != _CPU)
+    return Buffer.of(address, nbytes, readonly, obj, _Capsule(capsule), letter, item, device=kind != _CPU)
 
 
 def _of_cuda_array(obj: Any, interface: Any) -> Buffer:
