@@ -357,7 +357,7 @@ def _time(one: startup.Startup) -> tuple[float, str]:
 
 
 def _memory(one: startup.Startup) -> tuple[float, str]:
-    return one.memory, f"{one.memory / one.ranks / (1 << 20):.0f} MiB of each rank"
+    return one.memory >> 20 << 20, f"{one.memory / one.ranks / (1 << 20):.0f} MiB of each rank"
 
 
 starting, holding = of_job(_time), of_job(_memory)
