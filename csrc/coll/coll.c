@@ -40,9 +40,9 @@ struct card {
 
 /* ---------------------------------------------------------------- creating a group */
 
-/* To rank 0 and back along a binomial tree. Its edges connect ranks at distances that are powers of two, which in a group
- * of all ranks are connected already (msg/news.c). Let d be the lowest bit of r. Rank r collects the blobs of r + 1 to
- * r + d - 1 from r + 1, r + 2, r + 4 ..., and passes them to r - d:
+/* To rank 0 and back along a binomial tree. The distances of its edges are powers of two. In a group of all ranks these
+ * pairs are connected already (msg/news.c). Let d be the lowest bit of r. Rank r collects the blobs of r + 1 to r + d - 1.
+ * They come from r + 1, r + 2, r + 4 and so on. Rank r passes them to r - d:
  *
  *      7 -> 6    6 7 -> 4    5 -> 4    4 5 6 7 -> 0    3 -> 2    2 3 -> 0    1 -> 0 */
 int coll_gather_all(coll *c, const void *own, size_t len, void *all)

@@ -21,7 +21,7 @@
  *
  * A rank begins round 0 once none of its connections is half made, so its partner in each is still there. The rounds fail
  * if a rank dies or leaves early. From the first news of that on (`spreading`), departures are spread as failures are
- * (LEFT), and a rank stays until it has news of each, or has lost all its connections.
+ * (LEFT). A rank then stays until it has news of each other rank, or has lost all its connections.
  *
  * News may overtake packets of the rank itself. A rank that has begun to close (LEFT) has no packet for a rank that it
  * has not met. If the connection is half made, it takes part until that is made, and BYE follows on it, so the news are

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -13,6 +14,8 @@ from launch_job import DEADLINE_S, VIAKIT, gone, viakit_run
 
 from viakit.launch import LaunchError, template
 from viakit.launch.runner import Launch, Options
+
+PR_GET_CHILD_SUBREAPER = 37
 
 
 def children(pid: int) -> list[int]:
@@ -156,3 +159,19 @@ def test_a_template_that_cannot_start_is_an_error_that_leaves_nothing(script, mo
     with pytest.raises(LaunchError, match="forked from has ended"):
         Launch([script("pass"), word], Options(2, preload=True)).run()
     gone(word)
+
+
+def test_a_template_whose_process_is_not_started_leaves_nothing():
+    def open_files() -> set[str]:
+        return {os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()}
+
+    def adopts_orphans() -> bool:
+        answer = ctypes.c_int()
+        assert ctypes.CDLL(None).prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(answer), 0, 0, 0) == 0
+        return bool(answer.value)
+
+    files, adopted = open_files(), adopts_orphans()
+    with pytest.raises(ValueError, match="null byte"):
+        template.Template({**os.environ, "NAME": "a\0b"})
+    assert open_files() <= files
+    assert adopts_orphans() == adopted

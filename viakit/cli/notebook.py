@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
+import functools
 import importlib.util
 import json
 import os
@@ -14,12 +14,12 @@ from pathlib import Path
 
 import click
 
+from viakit.base.process import end_with_parent
 from viakit.cli.base import Failure
 from viakit.lab import folder as copies
 
 __all__ = ["lab"]
 
-_PR_SET_PDEATHSIG = 1
 
 # The lessons are Markdown (MyST). With these settings a double click opens them as notebooks and not as text, and
 # JupyterLab does not fetch news from the network. Its theme, light or dark, follows the desktop's.
@@ -120,14 +120,9 @@ def lab(
         raise SystemExit(_run(command, environment))
 
 
-def _end_with_parent() -> None:
-    """Request SIGTERM for the server when this process is killed. Runs in the server before it starts."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
 def _run(command: list[str], environment: dict[str, str]) -> int:
     """Run the server until it ends. SIGINT and SIGTERM are forwarded to it."""
-    process = subprocess.Popen(command, env=environment, preexec_fn=_end_with_parent)
+    process = subprocess.Popen(command, env=environment, preexec_fn=functools.partial(end_with_parent, signal.SIGTERM))
     n_signals = 0
 
     def forward(number: int, frame: object) -> None:

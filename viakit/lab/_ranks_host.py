@@ -16,7 +16,6 @@ although no network connects them.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import shutil
@@ -28,6 +27,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from viakit.base.process import end_with_parent
 from viakit.launch import LaunchError
 from viakit.launch.mpi_job import MpiLaunch
 from viakit.launch.runner import Options, launch_of
@@ -40,13 +40,12 @@ CLIENT_FILE = "profile/security/ipcontroller-client.json"
 READY_FILE = "ready"  # created when clients may connect
 _START_S = 60.0
 _GRACE_S = 2.0
-_PR_SET_PDEATHSIG = 1
 
 
 def _end_with_parent() -> None:
     """Request SIGTERM for the controller when this process ends. Runs in the controller before it starts."""
     os.setpgid(0, 0)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    end_with_parent(signal.SIGTERM)
 
 
 def _end(controller: subprocess.Popen[bytes]) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
+import functools
 import itertools
 import json
 import os
@@ -35,6 +35,7 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 from IPython.display import display, publish_display_data, update_display
 
+from viakit.base.process import end_with_parent
 from viakit.lab import _front, _live
 from viakit.lab.ranks import RankError, Ranks, RanksEnded, check
 
@@ -43,8 +44,6 @@ __all__ = ["ViakitMagics", "load"]
 _WITH_RESULT = {"sweep", "barrier", "collectives", "app", "speedup"}  # --json FILE writes a viakit.result/1
 _NO_RESULT = {"--help", "-h", "--list"}  # with these they measure nothing
 _STOP_S = 10.0
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None)
 
 
 class _Output:
@@ -287,11 +286,6 @@ def _hosts(word: str | None) -> int:
     raise UsageError(f"--hosts {word}: expected local or testbed:N")
 
 
-def _end_with_kernel() -> None:
-    """Request SIGTERM for the command when the kernel ends. Runs in the command before it starts."""
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
 def _run(
     words: list[str],
     *,
@@ -318,7 +312,7 @@ def _run(
         errors="replace",
         env=environment,
         start_new_session=True,  # An interrupt of the kernel is forwarded below, once.
-        preexec_fn=_end_with_kernel,
+        preexec_fn=functools.partial(end_with_parent, signal.SIGTERM),
         pass_fds=() if keeper is None else (keeper,),
     )
     output: list[str] = []

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import resource
-import signal
 from collections.abc import Collection
 
-__all__ = ["allow_files", "become_rank", "end_with_parent"]
+from viakit.base.process import end_with_parent
+
+__all__ = ["allow_files", "become_rank"]
 
 _OPEN_FILES = 65536
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-def end_with_parent() -> None:
-    """Let the kernel end this process with its parent."""
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def become_rank(cores: Collection[int]) -> None:

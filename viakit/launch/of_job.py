@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
+import functools
 import hashlib
 import json
 import os
@@ -32,6 +32,7 @@ import time
 from dataclasses import dataclass
 
 import viakit
+from viakit.base.process import end_with_parent
 from viakit.launch import EXCHANGE_TIMEOUT_S, LaunchError, bootstrap, detect
 from viakit.launch.handshake import Reception, introduce
 from viakit.launch.network import JobHost, meet
@@ -41,7 +42,6 @@ __all__ = ["JobHosts", "hosts", "is_job"]
 HERE = "."  # the name of rank 0's host for viakit.remote
 _CONTROL, _AGENT = 0, 1  # what a connection is for, in the place of a rank
 _CONNECT_S = 30.0
-_PR_SET_PDEATHSIG = 1
 # Variables of the job's launcher. Programs that rank 0 and the agents start are not ranks of that job.
 _LAUNCHERS = ("PMI_", "PMIX_", "PRTE_", "HYDI_", "HYDRA_", "MPI_LOCAL", "OMPI_", "SLURM_")
 _KEPT = ("OMPI_MCA_", "SLURM_CONF")  # settings of the user
@@ -240,8 +240,4 @@ def _agent(connection: socket.socket) -> subprocess.Popen[bytes]:
     """Start an agent on a connection. It ends with the connection and with this process."""
     fd = connection.fileno()
     command = [sys.executable, "-c", _AGENT_PROGRAM]
-    return subprocess.Popen(command, stdin=fd, stdout=fd, preexec_fn=_end_with_parent)
-
-
-def _end_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    return subprocess.Popen(command, stdin=fd, stdout=fd, preexec_fn=functools.partial(end_with_parent, signal.SIGTERM))

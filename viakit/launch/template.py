@@ -30,8 +30,9 @@ import types
 from collections.abc import Callable
 from typing import IO, Any
 
+from viakit.base.process import end_with_parent
 from viakit.launch import LaunchError
-from viakit.launch.child import become_rank, end_with_parent
+from viakit.launch.child import become_rank
 
 __all__ = ["Forked", "Template", "serve"]
 
@@ -90,7 +91,8 @@ class Template:
         _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self._socket, far = socket.socketpair()
         self._socket.settimeout(_START_S)
-        with far:
+        with contextlib.ExitStack() as undo, far:
+            undo.callback(self._release)
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _LOOP, str(far.fileno()), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
@@ -99,6 +101,11 @@ class Template:
                 env=environment,
                 pass_fds=[far.fileno()],
             )
+            undo.pop_all()  # the process has started, so there is nothing to undo
+
+    def _release(self) -> None:
+        self._socket.close()
+        _libc.prctl(_PR_SET_CHILD_SUBREAPER, self._before.value, 0, 0, 0)
 
     def start(
         self, command: list[str], environment: dict[str, str], cores: set[int], meeting: socket.socket, stdin: int
@@ -153,13 +160,13 @@ class Template:
 
     def close(self) -> None:
         """End the template; its ranks go on."""
-        self._socket.close()
+        self._socket.close()  # the template ends at the end of its input
         try:
             self._process.wait(_START_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        _libc.prctl(_PR_SET_CHILD_SUBREAPER, self._before.value, 0, 0, 0)
+        self._release()
 
 
 def _read(sock: socket.socket, length: int) -> bytes:

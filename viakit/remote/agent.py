@@ -10,7 +10,6 @@ ends, and the kernel kills it when the agent dies.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import json
 import os
@@ -22,14 +21,13 @@ import time
 from typing import Any, NoReturn
 
 import viakit
+from viakit.base.process import end_with_parent
 from viakit.remote.facts import facts, route_to
 from viakit.remote.mux import Kind, Lost, Mux
 
 __all__ = ["main"]
 
-_PR_SET_PDEATHSIG = 1
 _GRACE_S = 0.5  # between SIGTERM and SIGKILL when the connection has ended
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class _Agent:
@@ -163,7 +161,7 @@ def _be_process(request: dict[str, Any], far: dict[int, int], error_w: int) -> N
     """Become the requested process; report an error over *error_w*."""
     try:
         parent = os.getppid()
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        end_with_parent()
         os.setpgid(0, 0)
         above = max([2, *far]) + 1
         error_w = fcntl.fcntl(error_w, fcntl.F_DUPFD_CLOEXEC, above)

@@ -24,7 +24,8 @@ A request to start a process is a small message on the host's control socket. At
 - the three standard streams,
 - the descriptors to pass on.
 
-This module imports nothing of viakit but its three siblings; :mod:`viakit.testbed.namespaces` gives the reason.
+This module imports nothing of viakit but its three siblings and :mod:`viakit.base.process`.
+:mod:`viakit.testbed.namespaces` gives the reason.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ import struct
 import time
 import traceback
 from typing import Any, NoReturn
+
+from viakit.base.process import end_with_parent
 
 from . import namespaces as ns
 from .netlink import RouteSocket
@@ -285,7 +288,7 @@ def _be_keeper(
     host: dict[str, Any], names: dict[str, str], supervisor: int, net_fd: int, ready_w: int, fds: list[int]
 ) -> NoReturn:
     """Enter the host's namespaces, fork the host, and wait for its end. Raises OSError if a namespace is refused."""
-    ns.die_with_parent(signal.SIGKILL)
+    end_with_parent()
     if os.getppid() != supervisor:
         os._exit(1)  # the supervisor died before PR_SET_PDEATHSIG took effect
     ns.setns(net_fd, ns.CLONE_NEWNET)
@@ -293,7 +296,7 @@ def _be_keeper(
     ns.unshare(ns.CLONE_NEWPID | ns.CLONE_NEWNS | ns.CLONE_NEWUTS)
     pid = os.fork()
     if pid == 0:
-        ns.die_with_parent(signal.SIGKILL)
+        end_with_parent()
         for fd in [ready_w, *(fd for fd in fds if fd != host["fd"])]:
             os.close(fd)
         try:

@@ -27,7 +27,6 @@ CLONE_NEWNET = 0x40000000
 
 MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC, MS_PRIVATE = 0x2, 0x4, 0x8, 0x1000, 0x4000, 0x40000
 MNT_DETACH = 2
-PR_SET_PDEATHSIG = 1
 CAP_SYS_ADMIN = 21
 SYS_PIDFD_OPEN = 434  # the same number on every architecture
 
@@ -83,11 +82,6 @@ def mount(source: str, target: str, kind: str | None, flags: int) -> None:
 def unmount(target: str, flags: int) -> None:
     """Call umount2(2). Raises OSError."""
     _check(_libc.umount2(target.encode(), ctypes.c_int(flags)))
-
-
-def die_with_parent(signal_number: int) -> None:
-    """Make the kernel send `signal_number` to this process when the thread that forked it dies."""
-    _check(_libc.prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal_number), 0, 0, 0))
 
 
 def pidfd_open(pid: int) -> int | None:
