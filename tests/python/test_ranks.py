@@ -159,6 +159,16 @@ def test_a_cell_may_have_a_deadline(ranks):
     assert ranks.run("rank") == ["0", "1", "2"]
 
 
+def test_ranks_that_ignore_the_interrupt_are_ended(monkeypatch):
+    monkeypatch.setattr("viakit.lab.ranks._INTERRUPT_S", 1.0)
+    with Ranks(2) as ranks:
+        pids = ranks.pids.values()
+        with pytest.raises(RanksEnded, match="did not react to the interrupt"):
+            ranks.run("import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass", timeout_s=0.3)
+        wait_for(lambda: gone(pids))
+        assert not ranks.alive
+
+
 def test_when_a_rank_dies_all_end_and_say_so():
     with Ranks(2) as ranks:
         pids = ranks.pids.values()

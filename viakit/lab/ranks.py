@@ -40,7 +40,8 @@ _PROTOCOLS = ("via", "bip", "tcp", "mpi", "mpi:mpich", "mpi:openmpi")
 _START_S = 90.0  # for four Python processes that import IPython, on a busy machine
 _HUB_S = 10.0  # for one connection attempt; attempts are repeated while the controller runs
 _CLOSE_S = 8.0
-_INTERRUPT_S = 5.0  # for ranks to stop after an interrupt, before they are ended
+_INTERRUPT_S = 20.0  # for ranks to stop after an interrupt, before they are ended and their variables are lost
+_REPEAT_S = 1.0  # between interrupts of ranks that go on
 _AFTER_FAILURE_S = 3.0
 _POLL_S = 0.02
 
@@ -316,7 +317,8 @@ class Ranks:
     def _stop(self, pending: Any, listener: _Listener) -> None:
         """Interrupt all ranks and wait until they have stopped. If a rank does not stop, all ranks are ended.
 
-        The interrupt is repeated, because a rank that has not started the code yet ignores the first one.
+        The interrupt is repeated, because a rank that has not started the code yet ignores the first one. On a busy
+        machine such a rank may need seconds to start.
         """
         now = time.monotonic()
         deadline, again = now + _INTERRUPT_S, now
@@ -330,7 +332,7 @@ class Ranks:
                     raise RanksEnded("the ranks did not react to the interrupt and were ended")
                 if now >= again and not stopped:
                     self.interrupt()
-                    again = now + _INTERRUPT_S / 5
+                    again = now + _REPEAT_S
                 if pending.wait(0.1):
                     time.sleep(_POLL_S)  # The results have arrived before the output.
         listener.forward(pending, last=True)
