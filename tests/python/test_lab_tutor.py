@@ -81,6 +81,18 @@ def test_a_counter_that_a_protocol_does_not_count_is_no_zero():
         lessons.per_message(result, "unix", "sleeps")
 
 
+def test_what_was_not_measured_is_named():
+    points = [{"nbytes": 64}, {"nbytes": 4096}]
+    result = {"series": [{"protocol": "tcp", "points": points}, {"protocol": "mine.py:Careless", "points": []}]}
+    assert lessons.point(result, "tcp")["nbytes"] == 4096
+    with pytest.raises(LookupError, match=r"tcp was not measured at 65 bytes; measured sizes: \[64, 4096\]"):
+        lessons.point(result, "tcp", 65)
+    with pytest.raises(LookupError, match=r"mine\.py:Careless has no measured point: its run stopped early"):
+        lessons.point(result, "mine.py:Careless", 64)
+    with pytest.raises(LookupError, match=r"'udp' was not measured; measured protocols: tcp, mine\.py:Careless"):
+        lessons.point(result, "udp")
+
+
 def test_no_hint_is_the_answer():
     for lesson in ALL:
         for one in tutor.exercises_of(lesson).values():

@@ -182,6 +182,16 @@ def test_sizes_of_zero_can_be_drawn():
     assert plot.html([document])
 
 
+@pytest.mark.filterwarnings("error::UserWarning")
+def test_level_curves_can_be_drawn(document):
+    document["series"] = document["series"][:1]
+    for point in document["series"][0]["points"]:  # equal but for rounding, so that automatic limits are equal
+        time_s = math.nextafter(point["nbytes"] * 1e-9, point["nbytes"] % 128)
+        point["one_way_s"] = dict.fromkeys(point["one_way_s"], time_s)
+        point["bandwidth_Bps"] = point["nbytes"] / time_s
+    assert plot.picture([document], ".png", graphs=["throughput"]).startswith(MAGIC[".png"])
+
+
 def test_what_cannot_be_drawn(document, tmp_path):
     with pytest.raises(ResultError, match=r"\.png"):
         plot.save([document], tmp_path / "a.jpeg")
@@ -274,3 +284,20 @@ def test_the_report_claims_nothing_that_was_not_measured(document):
     assert "Ethernet" not in text
     assert "Not measured: via-eth. <namespaces> are refused" in text
     assert "&lt;namespaces&gt; are refused" in report.html(document)
+
+
+def test_a_counter_that_no_protocol_counts_has_no_column(document):
+    for one in document["series"]:
+        for point in one["points"]:
+            point["counters"] = {"messages": 10, "system_calls": 20}
+    page = report.tables_html(document)
+    assert "<th>system calls</th>" in page
+    assert "<th>copies</th>" not in page
+    document["series"][0]["points"][0]["counters"]["copies"] = 5
+    page = report.tables_html(document)
+    assert "<th>copies</th>" in page
+    assert "<td>0.50</td>" in page
+    for one in document["series"]:
+        for point in one["points"]:
+            point["counters"] = {"messages": 10}
+    assert "Cost of a message" not in report.tables_html(document)

@@ -110,11 +110,11 @@ def point(result: Any, protocol: str, nbytes: int | None = None) -> Mapping[str,
         there = ", ".join(one["protocol"] for one in _document(result)["series"])
         raise LookupError(f"{protocol!r} was not measured; measured protocols: {there}")
     points = {one["nbytes"]: one for one in series[0]["points"]}
-    if nbytes is None and points:
-        nbytes = max(points)
-    if nbytes is None or nbytes not in points:
-        size = "any size" if nbytes is None else counted(nbytes, "byte")
-        raise LookupError(f"{protocol} was not measured at {size}; measured sizes: {sorted(points)}")
+    if not points:
+        raise LookupError(f"{protocol} has no measured point: its run stopped early, and printed the reason")
+    nbytes = max(points) if nbytes is None else nbytes
+    if nbytes not in points:
+        raise LookupError(f"{protocol} was not measured at {counted(nbytes, 'byte')}; measured sizes: {sorted(points)}")
     return points[nbytes]
 
 

@@ -378,6 +378,9 @@ def _scale(ax: Any, graph: str, drawn: Sequence[Mapping[str, Any]], log_y: bool)
         ax.set_ylim(min(0.0, *(min(one["overlap"]) for one in drawn)), 105)
     elif log_y or graph in LOGARITHMIC:
         lowest = min(min(one["time_s" if graph in LOGARITHMIC else "Bps"]) for one in drawn)
+        low, high = ax.dataLim.intervaly
+        if low > 0 and high < 1.0001 * low:  # level curves: too close together for automatic limits
+            ax.set_ylim(low / 2, 2 * high)
         ax.set_yscale("log" if lowest > 0 else "symlog")
         _plain_numbers(ax.yaxis) if graph in LOGARITHMIC else rates(ax.yaxis)
     else:

@@ -258,8 +258,11 @@ def _time_rows(document: Document) -> str:
 
 
 def _counter_rows(document: Document) -> str:
-    """Return a table of counters per message at the smallest and the largest size, where they differ most."""
-    shown = (
+    """Return a table of counters per message at the smallest and the largest size, where they differ most.
+
+    A counter that no protocol of the result counts has no column.
+    """
+    wanted = (
         "copies",
         "bytes_copied",
         "system_calls",
@@ -269,16 +272,17 @@ def _counter_rows(document: Document) -> str:
         "wakeups",
         "doorbells",
     )
-    rows = []
+    counted: list[tuple[str, str, Mapping[str, float]]] = []
     for one in document["series"]:
+        name = f"{series_label(one, document['series'])}, {one['hosts']}"
         for point in {id(point): point for point in one["points"][:1] + one["points"][-1:]}.values():
-            each = per_message(point)
-            if not any(key in each for key in shown):
-                continue
-            cells = [f"{each[key]:.2f}" if key in each else "-" for key in shown]
-            rows.append(
-                [f"{series_label(one, document['series'])}, {one['hosts']}", format_size(point["nbytes"]), *cells]
-            )
+            counted.append((name, format_size(point["nbytes"]), per_message(point)))
+    shown = [key for key in wanted if any(key in each for _, _, each in counted)]
+    rows = [
+        [name, size, *(f"{each[key]:.2f}" if key in each else "-" for key in shown)]
+        for name, size, each in counted
+        if any(key in each for key in shown)
+    ]
     if not rows:
         return ""
     caption = "Counters per message, both sides together"
