@@ -72,6 +72,15 @@ def test_algorithms_differ_and_keep_their_look():
     assert some["mpi:openmpi"] == look.look("mpi:openmpi")
 
 
+@pytest.mark.parametrize("n_names", [6, 7, 12])
+def test_names_that_the_table_lacks_differ_in_grey(n_names):
+    machines = ("barrier-cluster-3", "ethernet-100g", "infiniband-ndr", "a", "b", "c")
+    names = [f"{algorithm}, {machine}" for machine in machines for algorithm in ("rdma", "message")][:n_names]
+    chosen = look.looks(names).values()
+    assert len({one.marker for one in chosen}) == n_names
+    assert len({one.colour for one in chosen}) == min(n_names, len(look.PALETTE)) or n_names > len(look.PALETTE)
+
+
 def test_ways_to_wait_and_results_differ():
     ways = [look.look("tcp", wait=wait, level=level) for wait in ("poll", "block") for level in ("c", "python")]
     assert len({one.dash for one in ways}) == 4

@@ -160,10 +160,11 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
             continue
         taken = {(one.colour, one.marker) for one in found.values()}
         colours = {one.colour for one in found.values()} if len(names) <= len(PALETTE) else set()
+        signs = {one.marker for one in found.values()} if len(names) <= len(markers) else set()
         start = zlib.crc32(name.encode()) % len(pairs)
         order = pairs[start:] + pairs[:start]
         free = [pair for pair in order if pair not in taken] or order
-        found[name] = Look(*next((pair for pair in free if pair[0] not in colours), free[0]))
+        found[name] = Look(*min(free, key=lambda pair: (pair[0] in colours) + (pair[1] in signs)))
     return {name: found[name] for name in names}
 
 
