@@ -76,7 +76,7 @@ class Pair:
                 worker.wait(timeout=5)
             except Exception:
                 worker.kill()
-                worker.wait(timeout=10)
+                worker.wait(timeout=LIMIT_S)
         self.workers, self.channels = [], []
 
     def run(self, case: str, parameters: dict) -> None:

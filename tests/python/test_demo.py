@@ -160,5 +160,5 @@ def test_interrupting_the_real_demo_leaves_nothing(tmp_path, moment):
     started.signal(signal.SIGINT, group=True)
     status, _, err = started.end()
     assert status in (130, -signal.SIGINT), err  # the second: before Python had begun
-    until(lambda: namespaces() <= spaces, "no network namespace is left", 10)
-    until(lambda: shared_memory() <= files, "nothing is left in /dev/shm", 10)
+    until(lambda: namespaces() <= spaces, "no network namespace is left")
+    until(lambda: shared_memory() <= files, "nothing is left in /dev/shm")

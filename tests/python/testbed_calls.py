@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -14,7 +15,7 @@ from pathlib import Path
 from viakit import testbed as testbed_module
 
 PACKAGE = Path(testbed_module.__file__).parents[1]
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0  # on a busy machine a process needs many seconds to start
 
 
 def eventually(condition: Callable[[], bool]) -> bool:
@@ -56,10 +57,17 @@ def echo_once(kind: int, port: int) -> str:
 
 
 def ask_echo(kind: int, address: str, port: int) -> bytes:
+    """Return the echo of a message, which is sent until the port exists.
+
+    All datagrams come from one socket, because the other host answers only one of them, and perhaps late.
+    """
     deadline = time.monotonic() + DEADLINE_S
-    while True:
-        with socket.socket(socket.AF_INET, kind) as s:
-            s.settimeout(0.2 if kind == socket.SOCK_DGRAM else DEADLINE_S)
+    with contextlib.ExitStack() as sockets:
+        s = None
+        while True:
+            if s is None or kind == socket.SOCK_STREAM:
+                s = sockets.enter_context(socket.socket(socket.AF_INET, kind))
+                s.settimeout(0.2 if kind == socket.SOCK_DGRAM else DEADLINE_S)
             try:
                 s.connect((address, port))
                 s.send(b"who is there?")
