@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import textwrap
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import needs
 import pytest
+from ports import free_port
 
 from viakit import _core, bip
 from viakit.measure import calibrate
@@ -390,8 +390,7 @@ def test_c_ranks_meet_over_tcp_with_tags(tmp_path, first):
     file.write_bytes(os.urandom(40))
     file.chmod(0o600)
     libbip = str(Path(_core.__file__).parent / "lib" / "libbip.so.1")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"tcp:127.0.0.1:{free.getsockname()[1]}"
+    address = f"tcp:127.0.0.1:{free_port()}"
     clean = {name: text for name, text in os.environ.items() if not name.startswith("VIAKIT_")}
     given = {"VIAKIT_SECRET_FILE": str(file), "VIAKIT_RENDEZVOUS": address, "VIAKIT_SIZE": "2"}
     given["VIAKIT_JOB"] = f"mixed {os.getpid()} {first}"

@@ -12,7 +12,6 @@ import os
 import re
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ from pathlib import Path
 
 import needs
 import pytest
+from ports import free_port
 
 sync_api = needs.module("playwright.sync_api", "browser")
 needs.module("jupyterlab", "lab")
@@ -37,11 +37,6 @@ PANEL = ".viakit-lab"
 SCREENSHOTS = CHECKOUT / "build" / "screenshots"  # 1280x800 in light, dark and grey
 WINDOW = {"width": 1280, "height": 800}
 LESSONS = sorted((CHECKOUT / "notebooks").glob("[0-9]*.md"))
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return probe.getsockname()[1]
 
 
 @pytest.fixture

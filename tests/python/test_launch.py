@@ -14,6 +14,7 @@ import tty
 import needs
 import pytest
 from launch_job import DEADLINE_S, HELLO, VIAKIT, gone, viakit_run
+from ports import free_port
 
 from viakit import _core, launch
 from viakit.launch import mpi_library as mpi
@@ -154,8 +155,7 @@ def in_threads(n: int, address: str, sizes: list[int] | None = None) -> list[obj
 
 
 def free_tcp() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return f"tcp:127.0.0.1:{server.getsockname()[1]}"
+    return f"tcp:127.0.0.1:{free_port()}"
 
 
 @pytest.mark.parametrize("kind", ["unix", "file", "tcp"])

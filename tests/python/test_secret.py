@@ -6,7 +6,6 @@ import contextlib
 import glob
 import hashlib
 import os
-import socket
 import stat
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from pathlib import Path
 import needs
 import pytest
 from launch_job import DEADLINE_S, VIAKIT, viakit_run
+from ports import free_port
 from secret_job import AS_ANOTHER_USER, NOBODY, SECRET, connected, end, free_job, srun, start
 
 from viakit import launch
@@ -232,8 +232,7 @@ def test_under_mpirun(script, tmp_path, flavour, way):
 
 def test_under_mpirun_over_tcp_it_has_to_be_given(script, tmp_path):
     found = needs.mpi_library("mpi:openmpi")
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"tcp:127.0.0.1:{server.getsockname()[1]}"
+    address = f"tcp:127.0.0.1:{free_port()}"
     environment = {**os.environ, **found.environment(str(tmp_path)), "VIAKIT_RENDEZVOUS": address}
     environment.pop("VIAKIT_SECRET", None)
     command = found.command([sys.executable, script(DIGESTS)])

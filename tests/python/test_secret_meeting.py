@@ -16,6 +16,7 @@ from concurrent.futures import Future
 import needs
 import pytest
 from launch_job import DEADLINE_S
+from ports import free_port
 from secret_job import AS_ANOTHER_USER, SECRET, closed_by_the_other_end, connected, end, in_thread, start
 from test_secret import RANK
 
@@ -44,8 +45,7 @@ def test_a_meeting_that_is_ended_twice_closes_its_own_files_only():
 
 
 def test_silent_and_garbled_callers_do_not_lock_ranks_out():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        where = server.getsockname()
+    where = ("127.0.0.1", free_port())
     address = f"tcp:127.0.0.1:{where[1]}"
     first = start(RANK, rank_by_hand(0, address, SECRET))
     hello = b"VKH2" + (1).to_bytes(4, "little") + (2).to_bytes(4, "little")
@@ -279,8 +279,7 @@ def test_the_exchange_of_an_earlier_job_with_the_same_secret_is_not_accepted(mon
     monkeypatch.setenv("VIAKIT_SECRET", SECRET.hex())
 
     def job(replays: bytes) -> tuple[list[bytes] | BaseException, bytes]:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        port = free_port()
         between, record = recorded(port, replays)
         ranks = [launch.Job("srun", rank, 2, None, None, None, None) for rank in range(2)]
 

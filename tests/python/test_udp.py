@@ -12,6 +12,7 @@ import sys
 import threading
 
 import pytest
+from ports import free_port
 
 from viakit import via
 from viakit.errors import InvalidParameterError, NameServiceError, NoMatchError, NotReachableError, ResourceError
@@ -27,9 +28,7 @@ REQUEST = 9
 
 def own_port() -> int:
     """A station's port that no test running at the same time has."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    return free_port(socket.SOCK_DGRAM)
 
 
 @pytest.fixture
@@ -266,7 +265,8 @@ PLAYER = """
 import json, sys
 from viakit import via
 role, device, peer = sys.argv[1:4]
-with via.Nic(device, keepalive_ms=200) as nic, nic.create_vi() as vi, nic.create_region(1 << 17) as memory:
+options = {"keepalive_ms": 200, "max_retries": int(sys.argv[4])}
+with via.Nic(device, **options) as nic, nic.create_vi() as vi, nic.create_region(1 << 17) as memory:
     half, view = 1 << 16, memoryview(memory)
     vi.post_recv(via.Descriptor.recv(memory[half:]))
     if role == "ask":
@@ -305,10 +305,10 @@ with via.Nic(device, keepalive_ms=200) as nic, nic.create_vi() as vi, nic.create
 class Exchange:
     """Two players on the hosts of a testbed; `turns` exchanges messages."""
 
-    def __init__(self, testbed: Testbed, device: str = "udp:eth0") -> None:
+    def __init__(self, testbed: Testbed, max_retries: int = 10) -> None:
         self.workers = []
         for i, role in enumerate(("ask", "echo")):
-            command = [sys.executable, "-c", PLAYER, role, device, testbed.hosts[1].address]
+            command = [sys.executable, "-c", PLAYER, role, "udp:eth0", testbed.hosts[1].address, str(max_retries)]
             self.workers.append(testbed.hosts[i].popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
 
     def turns(self, times: int, nbytes: int) -> dict:
@@ -357,12 +357,15 @@ def test_an_mtu_that_shrinks_under_way_is_coped_with(testbed, exchange):
     assert "error" not in exchange.turns(5, 60_000)
 
 
-def test_an_interface_that_goes_down_and_comes_up(testbed, exchange):
-    assert "error" not in exchange.turns(2, 10_000)
-    exchange.start(200, 10_000)
-    on_both(testbed, "down")
-    on_both(testbed, "up")
-    assert "error" not in exchange.finish()
+def test_an_interface_that_goes_down_and_comes_up(testbed):
+    with contextlib.ExitStack() as stack:
+        one = Exchange(testbed, max_retries=200)  # the connection outlives the commands, however long they take
+        stack.callback(one.close)
+        assert "error" not in one.turns(2, 10_000)
+        one.start(200, 10_000)
+        on_both(testbed, "down")
+        on_both(testbed, "up")
+        assert "error" not in one.finish()
 
 
 def test_an_address_that_goes_away_ends_the_connection(testbed, exchange):
