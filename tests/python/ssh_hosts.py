@@ -26,6 +26,7 @@ PidFile none
 LogLevel ERROR
 PasswordAuthentication no
 KbdInteractiveAuthentication no
+SetEnv XDG_CACHE_HOME={folder}/cache_{name}
 ForceCommand {enter} sh -c "$SSH_ORIGINAL_COMMAND"
 """
 _CLIENT = """
@@ -47,7 +48,8 @@ def _key(path: Path) -> None:
 def ssh_hosts(folder: Path, n: int = 2, mtu: int = 1500) -> Iterator[Testbed]:
     """Make *n* hosts h0, h1, ... that ssh reaches, and set VIAKIT_SSH.
 
-    Host ``refusing`` refuses the key; the host key of "newhost" is unknown.
+    Each has a cache of its own: *folder*/cache_h0, ... Host ``refusing`` refuses the key. The host key of "newhost" is
+    unknown.
     """
     for name in ("host_key", "user_key", "wrong_key"):
         _key(folder / name)
@@ -63,7 +65,7 @@ def ssh_hosts(folder: Path, n: int = 2, mtu: int = 1500) -> Iterator[Testbed]:
         for name, pid, key, strict in places:
             same = os.readlink(f"/proc/{pid}/ns/user") == os.readlink("/proc/self/ns/user")
             enter = f"nsenter -t {pid} {'' if same else '-U --preserve-credentials'} -n -u"
-            (folder / f"sshd_{name}").write_text(_SERVER.format(folder=folder, enter=enter))
+            (folder / f"sshd_{name}").write_text(_SERVER.format(folder=folder, name=name, enter=enter))
             client += _CLIENT.format(name=name, sshd=SSHD, folder=folder, key=key, strict=strict)
         (folder / "config").write_text(client)
         before = os.environ.get("VIAKIT_SSH")

@@ -101,7 +101,8 @@ def test_an_application_is_driven_on_request(job, tmp_path):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["sweep", "tcp"], "a sweep has two sides, this job has 4 ranks"),
+        (["sweep", "tcp"], "sweep has two sides, this job has 4 ranks"),
+        (["calibrate", "tcp"], "calibrate has two sides, this job has 4 ranks"),
         (["barrier", "--ranks", "2,8"], "--ranks 8: this job has 4 ranks"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",

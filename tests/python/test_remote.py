@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -14,9 +15,12 @@ from pathlib import Path
 import pytest
 from ssh_hosts import MISSING, ssh_hosts
 
+from viakit.measure import calibration_store
+from viakit.measure.calibrate_messages import Thresholds
 from viakit.remote import Remote, RemoteError, parse
 from viakit.remote.facts import common
 from viakit.remote.mux import Lost, Mux
+from viakit.testbed import TestbedError
 
 VIAKIT = Path(sys.executable).with_name("viakit")
 LIMIT_S = 60.0  # what takes longer is stuck, also on a busy machine
@@ -146,10 +150,15 @@ def test_a_peer_that_is_no_agent_is_refused(junk):
 
 
 @pytest.fixture(scope="module")
-def hosts(tmp_path_factory):
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("ssh")
+
+
+@pytest.fixture(scope="module")
+def hosts(folder):
     if MISSING:
         pytest.skip(MISSING)
-    with ssh_hosts(tmp_path_factory.mktemp("ssh")) as testbed:
+    with ssh_hosts(folder) as testbed:
         yield testbed
 
 
@@ -270,6 +279,49 @@ def test_doctor_examines_both_hosts_and_the_way_between_them(hosts):
         assert "mtu 9000" in checks["jumbo frames"]["remedy"]
     done = viakit("doctor", "--hosts", "ssh:h0,h1")
     assert "h0 -> h1" in done.stdout
+
+
+def test_calibrations_are_saved_on_both_machines(hosts, folder, tmp_path):
+    words = ["calibrate", "tcp", "--hosts", "ssh:h0,h1", "--seconds", "1"]
+    done = viakit(*words, env={**os.environ, "XDG_CACHE_HOME": str(tmp_path)})
+    assert done.returncode == 0, done.stderr
+    places = [folder / f"cache_h{i}" / "viakit" / "msg-tcp.txt" for i in range(2)]
+    said = [line for line in done.stdout.splitlines() if line.startswith("wrote ")]
+    assert said == [f"wrote h{i}:{place}" for i, place in enumerate(places)]
+    texts = [place.read_text() for place in places]
+    assert texts[0] == texts[1]
+    assert "eager_limit " in texts[0]
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_calibration_that_cannot_be_saved_names_the_machine(remote, folder, monkeypatch):
+    place = folder / "cache_h1" / "viakit"
+    shutil.rmtree(place, ignore_errors=True)
+    place.parent.mkdir(exist_ok=True)
+    place.touch()  # a file where the folder has to be
+    found = Thresholds("udp", {}, {})
+    monkeypatch.setattr(found, "text", lambda: "credits 16\n")
+    with pytest.raises(TestbedError, match=f"h1 did not save the calibration: {place}: File exists"):
+        calibration_store.save_on(remote, [found])
+    place.unlink()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["shm"], "shm stays within a host"),
+        (["eth"], "eth needs the interface of the wire: --network eth:IF"),
+        (["--rate", "1gbit"], "--rate sets the testbed's wire"),
+        (["--network", "verbs:mlx5_0"], "calibrated are eth:IF and udp:ADDRESS"),
+        (["--hosts", "ssh:a,b,c"], "a wire has two ends"),
+        (["--hosts", "testbed", "--network", "eth:eth0"], "are for --hosts ssh:"),
+        (["--hosts", "local"], "expected testbed, ssh:HOST,HOST or job"),
+    ],
+)
+def test_calibrate_refuses_hosts_and_wires(words, says):
+    done = viakit("calibrate", "--hosts", "ssh:h0,h1", *words)
+    assert done.returncode == 2
+    assert says in done.stderr
 
 
 @pytest.mark.parametrize("words", [["barrier"], ["collectives", "--operations", "bcast", "--sizes", "8"]])

@@ -28,13 +28,14 @@ from viakit.cli.application import app, speedup
 from viakit.cli.barriers import barrier
 from viakit.cli.base import INTERRUPTED, Failure
 from viakit.cli.breakdown import breakdown
+from viakit.cli.calibrating import calibrate
 from viakit.cli.collective import collectives
 from viakit.cli.machine import bench, config_command, demo, doctor, inspect_command
 from viakit.cli.notebook import lab
 from viakit.cli.papers import machines_command, papers
 from viakit.cli.results import compare, import_results, plot, protocols, show
 from viakit.cli.running import run
-from viakit.cli.sweeping import calibrate, sweep
+from viakit.cli.sweeping import sweep
 from viakit.cli.tracing import trace
 from viakit.measure.ladder import SizeError
 from viakit.measure.result import ResultError

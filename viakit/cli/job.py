@@ -12,7 +12,7 @@ from viakit.cli.base import Failure
 __all__ = ["JOB", "default_ranks", "hosts_of_job", "two_sides", "within_job"]
 
 JOB = "job"
-_COMMANDS = ("sweep", "run", "speedup", "barrier", "collectives", "app")
+_COMMANDS = ("sweep", "run", "speedup", "barrier", "collectives", "calibrate", "app")
 _RANKS = "viakit.job_ranks"  # in the context: the number of ranks of the job
 
 
@@ -55,8 +55,8 @@ def two_sides(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
     ranks = _ranks()
     if ranks not in (None, 2):
         raise Failure(
-            f"a sweep has two sides, this job has {ranks} ranks; start it as two: srun -N2 -n2 viakit sweep ..., or "
-            "mpirun -n 2 --host A,B viakit sweep ...",
+            f"{ctx.command.name} has two sides, this job has {ranks} ranks; start it as two: srun -N2 -n2 viakit "
+            f"{ctx.command.name} ..., or mpirun -n 2 --host A,B viakit {ctx.command.name} ...",
             2,
         )
     return found

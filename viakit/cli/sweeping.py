@@ -1,4 +1,4 @@
-"""The commands ``viakit sweep`` and ``viakit calibrate``: measurements of message times."""
+"""The command ``viakit sweep``: message times of protocols, in turns."""
 
 from __future__ import annotations
 
@@ -8,20 +8,18 @@ import os
 import select
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from viakit.cli.base import Failure, Several, Size, deliver, make_console, memory_options, progress_bar, wire_options
-from viakit.cli.group import check_outputs
+from viakit.cli.base import Failure, Several, Size, deliver, memory_options, progress_bar, wire_options
 from viakit.cli.job import two_sides
 from viakit.measure import ladder, plot, result
 
 if TYPE_CHECKING:
     from viakit.measure.sweep import Outcome
 
-__all__ = ["calibrate", "sweep"]
+__all__ = ["sweep"]
 
 _LEAST_INTERVAL_S = 0.2  # between two drawings
 _MOST_SHARE = 0.2  # largest share of the time for drawing
@@ -260,90 +258,3 @@ def _finish(
         interrupted=outcome.interrupted,
         error=error,
     )
-
-
-@click.command()
-@click.argument("links", nargs=-1, metavar="[shm|eth|udp|tcp]...")
-@click.option(
-    "--what",
-    type=click.Choice(["all", "bip", "messages"]),
-    default="all",
-    show_default=True,
-    help="Calibrate BIP's pipeline, or the thresholds of the message engine, or both.",
-)
-@click.option("--seconds", type=float, default=60.0, show_default=True, help="Approximate time for all measurements.")
-@click.option("--rate", help="Limit of the testbed's wire, bit/s: 1gbit, 100mbit, 1e9.")
-@click.option(
-    "--plot", "picture", metavar="P", help="Draw model and measurement; for several links, P gets the link's name."
-)
-@click.option("--dry-run", is_flag=True, help="Show the calibration without saving it.")
-def calibrate(
-    links: tuple[str, ...], what: str, seconds: float, rate: str | None, picture: str | None, dry_run: bool
-) -> None:
-    """Measure BIP's pipeline and the engine's thresholds, and save the calibration.
-
-    The default is all links. Links between hosts are measured on a testbed.
-    """
-    from viakit.measure import calibrate as calibration  # start-up time
-    from viakit.measure.calibrate_messages import LINKS  # start-up time
-    from viakit.testbed import parse_rate  # start-up time
-
-    for link in links:
-        if link not in LINKS:
-            raise click.UsageError(f"{link!r} cannot be calibrated; expected shm, eth, udp or tcp")
-    if rate is not None:
-        parse_rate(rate)  # Report an invalid rate before the measurement.
-    if not 0 < seconds <= 1e6:
-        raise Failure(f"--seconds is {seconds:g}; expected the time for all measurements, for instance 60", 2)
-    pipelines = [link for link in links or LINKS if what != "messages" and link in calibration.LINKS]
-    if not pipelines and (picture is not None or what == "bip"):
-        option = "--what bip measures" if what == "bip" else "--plot draws"
-        raise Failure(f"{option} BIP's pipeline; choose shm, eth or udp, and do not use --what messages", 2)
-    pictures = {}
-    if picture is not None:
-        one = Path(picture)
-        pictures = {link: one if len(links) == 1 else one.with_stem(f"{one.stem}-{link}") for link in pipelines}
-        check_outputs(None, [str(place) for place in pictures.values()])
-    _calibrate_each(links or tuple(LINKS), pipelines, what, seconds, rate, pictures, dry_run)
-
-
-def _calibrate_each(
-    links: Sequence[str],
-    pipelines: Sequence[str],
-    what: str,
-    seconds: float,
-    rate: str | None,
-    pictures: Mapping[str, Path],
-    dry_run: bool,
-) -> None:
-    """Calibrate links in turn until the time is over; print a table, and name the links that were not measured."""
-    from viakit.measure import calibrate as calibration  # start-up time
-    from viakit.measure.calibrate_messages import calibrate_messages, leaves_host  # start-up time
-    from viakit.measure.calibrate_table import table  # start-up time
-    from viakit.testbed import Testbed  # start-up time
-
-    begun, left = time.monotonic(), list(links)
-    found: list[tuple[str, calibration.Calibration | None, Any]] = []
-    each = seconds / (len(pipelines) + (len(links) if what != "bip" else 0))
-    saved: list[str] = []
-    while left and (not found or time.monotonic() - begun + each < seconds):
-        link = left.pop(0)
-        with contextlib.ExitStack() as stack:
-            testbed = stack.enter_context(Testbed(hosts=2, rate=rate)) if leaves_host(link) else None
-            options: dict[str, Any] = {"testbed": testbed, "seconds": each}
-            options["say"] = lambda text: click.echo(text, err=True)
-            pipeline = calibration.calibrate(link, **options) if link in pipelines else None
-            thresholds = calibrate_messages(link, **options) if what != "bip" else None
-        found.append((link, pipeline, thresholds))
-        for one in (pipeline, thresholds):
-            saved += [one.save()] if one is not None and not dry_run else []
-        if pipeline is not None and link in pictures:
-            calibration.save_picture(pipeline, str(pictures[link]))
-            saved.append(str(pictures[link]))
-    make_console().print(table(found))
-    for name in saved:
-        click.echo(f"wrote {name}")
-    if left:
-        click.echo(
-            f"not calibrated: {', '.join(left)}, because the {seconds:g} s were over; name a link, or raise --seconds"
-        )

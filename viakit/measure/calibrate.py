@@ -22,6 +22,7 @@ from viakit.measure.pair import Pair
 from viakit.measure.turns import count_for
 
 if TYPE_CHECKING:
+    from viakit.remote import Remote
     from viakit.testbed import Testbed
 
 __all__ = ["Calibration", "calibrate", "fit", "save_picture"]
@@ -113,7 +114,11 @@ def typical_s(pair: Pair, nbytes: int, slice_s: float, least: int, most: int) ->
 
 
 def calibrate(
-    link: str, *, testbed: Testbed | None = None, seconds: float = 10.0, say: Callable[[str], None] = lambda _: None
+    link: str,
+    *,
+    testbed: Testbed | Remote | None = None,
+    seconds: float = 10.0,
+    say: Callable[[str], None] = lambda _: None,
 ) -> Calibration:
     """Measure a link.
 
@@ -121,7 +126,7 @@ def calibrate(
     ----------
     link : str
         "shm", "eth" or "udp"; "eth" needs a *testbed*, and "udp" is measured on it if there is one.
-    testbed : Testbed, optional
+    testbed : Testbed or viakit.remote.Remote, optional
         Two hosts for links between hosts.
     seconds : float
         Approximate time for measurements. Below 5 s three sizes of packets are measured in place of five.

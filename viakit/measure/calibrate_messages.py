@@ -24,6 +24,7 @@ from viakit.measure.environment import environment
 from viakit.measure.pair import Pair
 
 if TYPE_CHECKING:
+    from viakit.remote import Remote
     from viakit.testbed import Testbed
 
 __all__ = ["LINKS", "Thresholds", "calibrate_messages", "choose", "leaves_host"]
@@ -114,7 +115,11 @@ def leaves_host(link: str) -> bool:
 
 
 def calibrate_messages(
-    link: str, *, testbed: Testbed | None = None, seconds: float = 10.0, say: Callable[[str], None] = lambda _: None
+    link: str,
+    *,
+    testbed: Testbed | Remote | None = None,
+    seconds: float = 10.0,
+    say: Callable[[str], None] = lambda _: None,
 ) -> Thresholds:
     """Measure the message engine on a link.
 
@@ -122,7 +127,7 @@ def calibrate_messages(
     ----------
     link : str
         "shm", "eth", "udp" or "tcp"; "eth" needs a *testbed*, and the other links are measured on it if there is one.
-    testbed : Testbed, optional
+    testbed : Testbed or viakit.remote.Remote, optional
         Two hosts for links between hosts.
     seconds : float
         Approximate time for measurements.
