@@ -53,6 +53,7 @@ size_t rma_type_size(int type)
     return (unsigned)type < RMA_N_TYPES ? sizes[type - RMA_LONG_DOUBLE] : 0;
 }
 
+/* REPLACE and NO_OP go with every type, MAXLOC and MINLOC with pairs only, sums and products not with pairs. */
 int rma_combines(int type, int combine)
 {
     if ((unsigned)type >= RMA_N_TYPES || (unsigned)combine >= RMA_N_COMBINES)
@@ -68,6 +69,7 @@ int rma_combines(int type, int combine)
     return type < RMA_LONG_DOUBLE && coll_combines((coll_type)type, (coll_op)combine);
 }
 
+/* A NaN wins in maximum and minimum, as for the other floating types (coll/combine.c). */
 static void combine_long(int combine, size_t n, long double *to, const long double *from)
 {
     for (size_t i = 0; i < n; i++) {

@@ -19,8 +19,8 @@
 #include "rma/inside.h"
 
 #define UNDER_WAY (256 * 1024) /* bytes of a get by active messages that the target may be sending at a time */
-#define SPINS 300
-#define YIELDS 40
+#define SPINS 300              /* turns of a wait that only poll */
+#define YIELDS 40              /* turns after these that also give the core to another process */
 
 /* ---------------------------------------------------------------- waiting */
 
@@ -47,6 +47,7 @@ int rma_wait_until(rma *r, int (*done)(void *), void *argument)
 
 /* ---------------------------------------------------------------- ops */
 
+/* Frees ops of this window that are complete and have no owner any more. */
 static void drop_orphans(rma_window *win)
 {
     for (rma_op *op = win->ops, *next; op; op = next) {
@@ -56,6 +57,7 @@ static void drop_orphans(rma_window *win)
     }
 }
 
+/* The window has it in front of its list. Its number is new for the world, so a late reply finds no other op. */
 rma_op *rma_op_new(rma_window *win, int target)
 {
     rma_op *op = calloc(1, sizeof *op);
@@ -142,6 +144,7 @@ int rma_op_test(rma_op *op)
     return code;
 }
 
+/* A condition for rma_wait_until. */
 static int is_over(void *op)
 {
     return rma_op_look(op);
@@ -174,6 +177,7 @@ void rma_op_free(rma_op *op)
 
 /* ---------------------------------------------------------------- sending */
 
+/* A condition for rma_wait_until: no packet waits for room in the channel. Also true if the rank is gone. */
 static int is_empty(void *argument)
 {
     const struct msg_peer *peer = argument;
@@ -201,6 +205,8 @@ int rma_check_target(const rma_window *win, int target)
     return MSG_SUCCESS;
 }
 
+/* Checks an operation before it begins, by the card of the target's part. Offsets into a dynamic part are addresses that
+ * only the target can check. */
 static int check(const rma_window *win, int target, uint64_t offset, uint64_t len)
 {
     msg_world *w = win->r->world;
@@ -219,6 +225,7 @@ static int check(const rma_window *win, int target, uint64_t offset, uint64_t le
     return MSG_SUCCESS;
 }
 
+/* The error for an address outside of the memory that this rank has attached to a dynamic window. */
 static int not_attached(const rma_window *win, uint64_t len, uint64_t offset)
 {
     return msg_fail(win->r->world, MSG_ERR_ARG,
@@ -242,6 +249,8 @@ static int is_near(const rma_window *win, int target)
 
 /* ---------------------------------------------------------------- put */
 
+/* By active messages, each as long as the channel takes at once. The target copies the data into its memory. It reports
+ * an error in its reply to the next FLUSH. */
 static int put_pieces(rma_window *win, const char *buf, size_t len, int target, uint64_t offset)
 {
     size_t room = msg_active_room(&win->r->world->peers[target]);
@@ -255,6 +264,8 @@ static int put_pieces(rma_window *win, const char *buf, size_t len, int target, 
     return MSG_SUCCESS;
 }
 
+/* By one RDMA write into the target's registered memory. Short data is copied before this returns, so the caller's buffer
+ * is free at once and no op is needed. */
 static int put_by_rdma(rma_window *win, const void *buf, size_t len, int target, uint64_t offset, rma_op **out)
 {
     msg_world *w = win->r->world;
@@ -297,6 +308,12 @@ int rma_put(rma_window *win, const void *buf, size_t len, int target, uint64_t o
 
 /* ---------------------------------------------------------------- get */
 
+/* A long read is a sequence of GETs. At most UNDER_WAY bytes are requested and not here, so that replies cannot fill the
+ * memory of the target, which must store what its channel does not take:
+ *
+ *     0 .......... arrived .......... requested .......... len
+ *                     |<- < UNDER_WAY ->|
+ */
 void rma_request_more(rma_op *op)
 {
     rma_window *win = op->win;
@@ -318,6 +335,7 @@ void rma_request_more(rma_op *op)
     }
 }
 
+/* By one RDMA read where the channel has them and the target's memory is registered, else by GETs. */
 static int get_away(rma_window *win, void *buf, size_t len, int target, uint64_t offset, rma_op **out)
 {
     msg_world *w = win->r->world;
@@ -380,6 +398,7 @@ static int update_pieces(rma_window *win, const char *buf, size_t len, int how, 
     return MSG_SUCCESS;
 }
 
+/* Updates without a result need no op: a flush shows when they are done. */
 static int update_away(rma_window *win, const void *buf, void *result, size_t len, int how, int target, uint64_t offset,
                        rma_op **out)
 {
@@ -404,6 +423,8 @@ static int update_away(rma_window *win, const void *buf, void *result, size_t le
     return code;
 }
 
+/* Elements of this rank itself are combined here, under the same lock as those that arrive. A part that is only mapped
+ * (`direct`) is not: its rank would not see the lock. */
 int rma_accumulate(rma_window *win, const void *buf, void *result, size_t count, int type, int combine, int target,
                    uint64_t offset, rma_op **out)
 {
@@ -438,6 +459,7 @@ int rma_accumulate(rma_window *win, const void *buf, void *result, size_t count,
     return code;
 }
 
+/* The packet carries both elements, the desired one first. The target compares and stores under its lock. */
 int rma_compare_and_swap(rma_window *win, const void *desired, const void *expected, void *result, size_t size,
                          int target, uint64_t offset, rma_op **out)
 {

@@ -4,11 +4,25 @@
  * RDMA to a rank is over when the channel has nothing outstanding to it: a write then is in the target's memory. A
  * FLUSH is sent only after operations that have neither RDMA nor a reply. Packets keep their order, so its reply shows
  * that these are done.
+ *
+ *     origin                                     target
+ *     rma_lock             LOCK      ------->    grants it, or puts the request into a queue
+ *                               <-------  DONE   once it is granted
+ *     rma_put, rma_get     RDMA      ------->    runs no code
+ *     rma_flush            FLUSH     ------->    only after PUT or UPDATE
+ *                               <-------  DONE
+ *     rma_unlock           UNLOCK    ------->    grants the lock to the first of the queue
+ *
+ *     rma_await_post            <-------  POST   rma_post: the origin may begin
+ *     rma_put, rma_get, rma_flush
+ *     rma_complete         COMPLETE  ------->    counts it, and rma_await_complete returns
+ *                               <-------  DONE
  */
 #include <stdlib.h>
 
 #include "rma/inside.h"
 
+/* The state that a flush waits for: no operation of this window on this rank is under way. */
 struct quiet {
     rma_window *win;
     int target;
@@ -77,6 +91,8 @@ static int reap(rma_window *win, int target)
     return code;
 }
 
+/* Waits for all operations to one rank, and returns the first error among them. `touched` spares the work for ranks that
+ * had no operation since their last flush. */
 static int flush_one(rma_window *win, int target)
 {
     msg_world *w = win->r->world;
@@ -138,6 +154,7 @@ int rma_is_quiet(rma_window *win, int target)
 
 /* ---------------------------------------------------------------- locks */
 
+/* The error of the request becomes one of this call, which names the reason. */
 int rma_lock(rma_window *win, int target, int exclusive)
 {
     msg_world *w = win->r->world;
@@ -176,6 +193,7 @@ int rma_unlock(rma_window *win, int target)
 
 /* ---------------------------------------------------------------- post, start, complete, wait */
 
+/* The first error of these ranks, so that no notice leaves if one of them cannot take part. */
 static int check_all(const rma_window *win, const int *ranks, int n)
 {
     int code = MSG_SUCCESS;
@@ -244,6 +262,7 @@ int rma_complete(rma_window *win, const int *ranks, int n)
     return first;
 }
 
+/* A wait for one notice of each of these ranks: a post or a completion. */
 struct awaited {
     rma_window *win;
     const int *ranks;
@@ -264,6 +283,7 @@ static int all_notified(void *argument)
     return a->at == a->n || a->win->r->world->peers[a->ranks[a->at]].state != MSG_PEER_CONNECTED;
 }
 
+/* Waits for one notice of each rank and uses these up. If a rank is gone, none is used up. */
 static int await(rma_window *win, const int *ranks, int n, int posts, int poll)
 {
     msg_world *w = win->r->world;

@@ -16,6 +16,7 @@
 
 /* ---------------------------------------------------------------- replies */
 
+/* A reply is queued if the channel is full, because a handler must not wait. */
 static void reply(rma_window *win, int rank, int kind, struct msg_rest rest, const void *data, size_t len)
 {
     struct msg_packet p = {.head = {.tag = kind}, .rest = rest};
@@ -75,6 +76,7 @@ int rma_swap_here(rma_window *win, uint64_t offset, const void *desired, const v
     return MSG_SUCCESS;
 }
 
+/* The origin has checked the offset by its copy of the card; this rank does not rely on that. */
 static void put_arrived(rma_window *win, int source, const struct msg_rest *rest, const void *data, size_t len)
 {
     char *to = rma_memory_at(win, rest->address, len);
@@ -119,11 +121,13 @@ static void swap_arrived(rma_window *win, int source, const struct msg_rest *res
 
 /* ---------------------------------------------------------------- the lock */
 
+/* Whether the lock can be granted now, waiters aside. */
 static int may_have(const rma_window *win, int kind)
 {
     return !win->exclusive && (kind == LOCK_SHARED || win->n_shared == 0);
 }
 
+/* Grants the lock to a rank, and replies to its request. */
 static void hand_over(rma_window *win, int rank, int kind, uint64_t id)
 {
     win->parts[rank].lock = (uint8_t)kind;
@@ -134,6 +138,7 @@ static void hand_over(rma_window *win, int rank, int kind, uint64_t id)
     rma_reply_done(win, rank, id, MSG_SUCCESS);
 }
 
+/* Grants the lock in the order of the requests: one exclusive, or all shared ones up to the next exclusive. */
 static void serve_waiters(rma_window *win)
 {
     struct rma_waiter *x;
@@ -223,6 +228,7 @@ static void data_arrived(rma_window *win, int source, const struct msg_rest *res
         rma_request_more(op);
 }
 
+/* Completes an op that has neither RDMA nor a result. Any other op is not one that DONE answers. */
 static void done_arrived(rma_window *win, int source, const struct msg_rest *rest)
 {
     rma_op *op = rma_op_find(win, rest->id);
@@ -230,6 +236,7 @@ static void done_arrived(rma_window *win, int source, const struct msg_rest *res
         rma_op_end(op, (int)rest->how);
 }
 
+/* Packets keep their order, so all earlier operations of this rank are done. */
 static void flush_arrived(rma_window *win, int source, const struct msg_rest *rest)
 {
     int fault = win->faults[source];

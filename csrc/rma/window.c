@@ -10,6 +10,7 @@
 #include "base/plural.h"
 #include "rma/inside.h"
 
+/* From now on active messages of the world call rma_arrived, and a rank that leaves or dies rma_gone. */
 int rma_start(msg_world *w, rma **out)
 {
     rma *r = calloc(1, sizeof *r);
@@ -40,6 +41,7 @@ void rma_stop(rma *r)
     free(r);
 }
 
+/* A list is enough: programs have few windows at a time. */
 rma_window *rma_find_window(rma *r, uint32_t number)
 {
     rma_window *win = r->windows;
@@ -57,6 +59,7 @@ int rma_number_is_free(rma *r, uint32_t number)
     return is_free;
 }
 
+/* Both comparisons subtract, because a sum of two numbers from a packet could wrap around. */
 char *rma_memory_at(const rma_window *win, uint64_t offset, uint64_t len)
 {
     if (!win->dynamic)
@@ -69,6 +72,7 @@ char *rma_memory_at(const rma_window *win, uint64_t offset, uint64_t len)
     return NULL;
 }
 
+/* Frees all that belongs to a window but its ops, which are gone. */
 static void free_window(rma_window *win)
 {
     for (struct rma_attached *a = win->attached, *next; a; a = next) {
@@ -84,6 +88,8 @@ static void free_window(rma_window *win)
     free(win);
 }
 
+/* The window is usable by others once their cards are exchanged, and by this rank after rma_window_join. A request that
+ * arrives in between is served, because it needs this rank's part only. */
 int rma_window_open(rma *r, uint32_t number, void *base, size_t len, int dynamic, struct rma_card *card,
                     rma_window **out)
 {
@@ -170,6 +176,7 @@ void rma_window_close(rma_window *win)
     free_window(win);
 }
 
+/* Pieces may overlap; an access must lie within one of them. */
 int rma_attach(rma_window *win, void *base, size_t len)
 {
     msg_world *w = win->r->world;
