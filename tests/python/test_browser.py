@@ -309,7 +309,8 @@ def test_a_report_opens_with_its_figure_and_follows_the_theme(lone_page, tmp_pat
     from viakit.measure import report, sweep
 
     SyntheticPair.reset()
-    config = sweep.Config(["via-eth", "tcp", "udp"], [8, 64, 4096, 1 << 20], seconds=1, seed=3)
+    protocols = ["via-eth", "tcp", "tcp:default", "udp", "zmq"]
+    config = sweep.Config(protocols, [8, 64, 4096, 1 << 20], seconds=1, seed=3)
     document = sweep.run(config, pair_class=SyntheticPair, testbed_class=SyntheticTestbed).document
     (tmp_path / "report.html").write_text(report.html(document))
     page.goto((tmp_path / "report.html").as_uri())
@@ -319,7 +320,7 @@ def test_a_report_opens_with_its_figure_and_follows_the_theme(lone_page, tmp_pat
     assert box["y"] + box["height"] <= WINDOW["height"], "the figure is below the fold"
     assert box["x"] + box["width"] <= WINDOW["width"]
     boxes = [one.bounding_box() for one in figure.locator(".annotation-text").all()]
-    assert len(boxes) == 3 + 3, "a title for each field, and a name for each curve"
+    assert len(boxes) == 3 + len(protocols), "a title for each field, and a name for each curve"
     for one, other in itertools.combinations(boxes, 2):
         assert one["x"] + one["width"] <= WINDOW["width"], "the name of a curve is cut off"
         beside = one["x"] + one["width"] <= other["x"] or other["x"] + other["width"] <= one["x"]
@@ -327,6 +328,8 @@ def test_a_report_opens_with_its_figure_and_follows_the_theme(lone_page, tmp_pat
         assert beside or above, "one name is written over another"
     title = figure.locator(".x2title").bounding_box()
     assert figure.locator(".legend").bounding_box()["y"] >= title["y"] + title["height"], "the legend hides a title"
+    wide = "[...document.querySelectorAll('.scroll')].filter(one => one.scrollWidth > one.clientWidth).length"
+    assert page.evaluate(wide) == 0, "a table is cut off"
     in_three_themes(page, "report")
     ink = "() => getComputedStyle(document.querySelector('.js-plotly-plot .x3tick text')).fill"
     page.emulate_media(color_scheme="light")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
@@ -200,7 +201,7 @@ h1 { font-size: 1.5rem; margin: 0; } .sub { margin: 0; } h2 { font-size: 1.2rem;
 table { border-collapse: collapse; margin: .5rem 0 1rem; font-variant-numeric: tabular-nums; }
 caption { text-align: left; padding-bottom: .3rem; }
 th, td { padding: .2rem .8rem; text-align: right; border-bottom: 1px solid var(--line); }
-.numbers td, .numbers th { white-space: nowrap; }
+.numbers th { white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; }
 .facts td, .facts th { text-align: left; }
 .scroll { overflow-x: auto; } code { background: var(--field); padding: .1rem .3rem; }
@@ -209,8 +210,13 @@ th:first-child, td:first-child { text-align: left; }
 
 
 def html_table(caption: str, head: list[str], rows: list[list[str]], kind: str = "numbers") -> str:
-    """Return an HTML table of text cells."""
+    """Return an HTML table of text cells.
+
+    In a table of numbers a line of a cell does not end between a number and its unit.
+    """
     top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
+    if kind == "numbers":
+        rows = [[re.sub(r"(?<=\d) (?=[^\W\d])", "\N{NO-BREAK SPACE}", cell) for cell in row] for row in rows]
     body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     return (
         f'<div class="scroll"><table class="{kind}"><caption>{escape(caption)}</caption>'
@@ -235,8 +241,9 @@ def _time_rows(document: Document) -> str:
                 elif first["mode"] in ("pingpong", "overlap"):
                     times = point["one_way_s"]
                     low, high = (table.format_time(limit) for limit in times["ci95"])
+                    interval = f"[{low}, {high}]".replace(" ", "\N{NO-BREAK SPACE}")
                     row.append(
-                        f"{table.format_time(times['median'])} [{low}, {high}], p99 {table.format_time(times['p99'])}"
+                        f"{table.format_time(times['median'])} {interval}, p99 {table.format_time(times['p99'])}"
                     )
                     if first["mode"] == "overlap":
                         row[-1] += f"; overlap {table.quantity_cell(point, 'overlap')}"
