@@ -49,13 +49,21 @@ def test_a_calibration_names_the_links_that_had_no_time():
     done = run("calibrate", "shm", "udp", "--dry-run", "--what", "bip", "--seconds", "0.1")
     assert done.returncode == 0, done.stderr
     assert "not calibrated: udp" in done.stdout
+    assert max(map(cell_len, done.stdout.splitlines())) <= 80
 
 
-@pytest.mark.parametrize("line", ["from mpi4py import MPI", "import mpi4py.MPI as MPI", "import sys, mpi4py"])
-def test_a_program_for_mpi4py_gets_one_line(tmp_path, line):
+@pytest.mark.parametrize(
+    ("line", "interpreter"),
+    [
+        ("from mpi4py import MPI", []),
+        ("import mpi4py.MPI as MPI", ["python"]),
+        ("import sys, mpi4py", ["/usr/bin/python3.11", "-u", "-B"]),
+    ],
+)
+def test_a_program_for_mpi4py_gets_one_line(tmp_path, line, interpreter):
     program = tmp_path / "theirs.py"
     program.write_text(f"{line}\nprint(MPI.COMM_WORLD.Get_size())\n")
-    done = run("run", "-n", "4", str(program))
+    done = run("run", "-n", "4", *interpreter, str(program))
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1, done.stderr
     for word in ("--as-mpi4py", "viakit.mpi", "--protocol mpi"):

@@ -176,6 +176,4 @@ def _calibrate_each(wanted: _Wanted, pictures: Mapping[str, Path]) -> None:
     for name in saved:
         click.echo(f"wrote {name}")
     if left:
-        click.echo(
-            f"not calibrated: {', '.join(left)}, because the {seconds:g} s were over; name a link, or raise --seconds"
-        )
+        click.echo(f"not calibrated: {', '.join(left)}, for lack of time; raise --seconds, or name a link")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import os
 import re
 from typing import Any
@@ -99,8 +100,13 @@ def _environment(words: tuple[str, ...]) -> dict[str, str]:
 
 
 def _refuse_mpi4py(words: list[str]) -> None:
-    """Refuse a Python file that imports mpi4py where it would load an MPI of its own, with ranks of its own."""
-    if not words[0].endswith(".py"):
+    """Refuse a Python file that imports mpi4py where it would load an MPI of its own, with ranks of its own.
+
+    The words are ``prog.py`` or ``python [-u ...] prog.py``, and its arguments.
+    """
+    if re.fullmatch(r"python[\d.]*", os.path.basename(words[0])):
+        words = [*itertools.dropwhile(lambda word: word[:1] == "-" and word not in ("-c", "-m"), words[1:])]
+    if not words or not words[0].endswith(".py"):
         return
     try:
         with open(words[0], encoding="utf-8") as file:
