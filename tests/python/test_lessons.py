@@ -116,6 +116,33 @@ def test_lesson_has_its_parts(lesson):
         assert (lesson.parent / other).exists(), f"a link to {other}, which is not there"
 
 
+MEASURES = re.compile(r"%viakit (?!ranks)\w+|run_line_magic\(|\b(?<!def )app\(|\blab\.\w+\(|\bcopy_speed\(n\)")
+SHOWS = re.compile(r"start=False|lab\.via\(")  # a panel that waits for its button, and a message step by step
+
+
+@pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)
+def test_a_guess_precedes_each_measurement_and_is_displayed_beside_it(lesson):
+    """Measurements of the smallest program and of planted bugs need none."""
+    pending: set[str] = set()
+    section, n_measurements = "", 0
+    for cell in jupytext.read(lesson).cells:
+        if cell.cell_type != "code":
+            section = (re.findall(r"^## (.+)$", cell.source, re.MULTILINE) or [section])[-1]
+            continue
+        if guess := re.search(r'lessons\.predict\(\s*"(.+?)",\s*\.\.\.,', cell.source):
+            pending.add(guess[1])
+        if MEASURES.search(cell.source) and not SHOWS.search(cell.source) and section != "The smallest program":
+            n_measurements += 1
+            assert pending or "planted-bug" in cell.metadata.get("tags", []), f"no guess before:\n{cell.source}"
+        if "lessons.measured(" in cell.source:
+            shown = {name for name in pending if f'"{name}"' in cell.source}
+            shown |= {name for name in pending if 'f"{name}, ' in cell.source and name.split(", ")[1] in cell.source}
+            assert shown, f"no guess of this name before:\n{cell.source}"
+            pending -= shown
+    assert not pending, f"guesses that are not displayed beside a measurement: {pending}"
+    assert n_measurements or number_of(lesson) in (2, 9), "lessons 2 and 9 count and compute first"
+
+
 def test_a_page_shows_the_outputs_of_the_same_text_only(tmp_path, monkeypatch):
     spec = importlib.util.spec_from_file_location("lesson_pages", CHECKOUT / "docs" / "lesson_pages.py")
     pages = importlib.util.module_from_spec(spec)
