@@ -52,7 +52,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.pluginmanager.hasplugin("hypothesispytest"):
         import hypothesis
 
-        hypothesis.settings.register_profile("viakit", deadline=None, print_blob=True)
+        # No limit of time: neither of a case nor, by the check "too slow", of its making. A busy machine exceeds both.
+        slow = [hypothesis.HealthCheck.too_slow]
+        hypothesis.settings.register_profile("viakit", deadline=None, suppress_health_check=slow, print_blob=True)
         hypothesis.settings.load_profile("viakit")
 
 
