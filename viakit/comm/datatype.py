@@ -89,17 +89,19 @@ class Datatype(Numbered, Made, HasAttributes, _core.MsgType):
         combiner: str,
     ) -> Datatype:
         runs = layout.merged(blocks)
-        return self._settle(runs, int(runs[:, 1].sum()), lb, extent, dtype)._named(name, combiner)
+        return self._settle(runs, layout.bounds(runs), lb, extent, dtype)._named(name, combiner)
 
     def _same(self, lb: int, extent: int, name: str = "") -> Datatype:
         """Return a new datatype with the same runs."""
         made = _core.MsgType.__new__(Datatype)
-        return made._settle(self._blocks, self.size, lb, extent, self.dtype)._named(name, "NAMED")
+        bounds = self.size, self.true_lb, self.true_ub
+        return made._settle(self._blocks, bounds, lb, extent, self.dtype)._named(name, "NAMED")
 
-    def _settle(self, runs: np.ndarray, size: int, lb: int, extent: int, dtype: np.dtype | None) -> Datatype:
-        self._blocks, self.size, self.lb, self.extent = runs, size, lb, extent
-        self.true_lb = int(runs[:, 0].min()) if len(runs) else 0
-        self.true_ub = int(runs.sum(axis=1).max()) if len(runs) else 0
+    def _settle(
+        self, runs: np.ndarray, bounds: tuple[int, int, int], lb: int, extent: int, dtype: np.dtype | None
+    ) -> Datatype:
+        self._blocks, self.lb, self.extent = runs, lb, extent
+        self.size, self.true_lb, self.true_ub = bounds
         self.dtype = dtype  # None if the element consists of bytes or of several types
         self.contiguous = self.size == extent and len(runs) <= 1 and (not len(runs) or int(runs[0, 0]) == 0)
         self._index: np.ndarray | None = None

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 NONE = np.zeros((0, 2), np.int64)
+_FEW = 16  # runs up to which a loop takes less time than the calls of NumPy
 
 
 def integers(values: Any) -> np.ndarray:
@@ -25,11 +26,32 @@ def integers(values: Any) -> np.ndarray:
 def merged(runs: Any) -> np.ndarray:
     """Return the runs without empty ones, and with neighbours that follow each other without a gap as one."""
     found = np.asarray(runs, np.int64).reshape(-1, 2)
+    if len(found) <= _FEW:
+        return _merged_few(found.tolist())
     found = found[found[:, 1] != 0]
     if len(found) < 2:
         return found
     begins = np.concatenate(([0], np.flatnonzero(found[1:, 0] != found[:-1].sum(axis=1)) + 1))
     return np.stack((found[begins, 0], np.add.reduceat(found[:, 1], begins)), axis=1)
+
+
+def _merged_few(runs: list[list[int]]) -> np.ndarray:
+    out: list[list[int]] = []
+    for offset, length in runs:
+        if out and out[-1][0] + out[-1][1] == offset:
+            out[-1][1] += length
+        elif length:
+            out.append([offset, length])
+    return np.array(out, np.int64).reshape(-1, 2)
+
+
+def bounds(runs: np.ndarray) -> tuple[int, int, int]:
+    """Return the number of bytes in the runs, the offset of their first byte, and the offset after their last one."""
+    if len(runs) <= _FEW:
+        few = runs.tolist()
+        ends = [offset + length for offset, length in few]
+        return sum(n for _, n in few), min((offset for offset, _ in few), default=0), max(ends, default=0)
+    return int(runs[:, 1].sum()), int(runs[:, 0].min()), int(runs.sum(axis=1).max())
 
 
 def copies(runs: np.ndarray, places: np.ndarray) -> np.ndarray:
