@@ -236,6 +236,7 @@ static int start(coll *c, const coll_options *o, const int *ranks)
         c->now.number = o->number + 1; /* this one's number: notes about it may be read in the next collective */
         c->now.incarnation = o->incarnation;
         c->now.oldest = o->oldest;
+        c->revocable = o->revocable;
         c->wanted = o->wanted;
         c->meanwhile = o->wanted ? o->meanwhile : NULL;
         c->meanwhile_context = o->context;
@@ -257,7 +258,7 @@ int coll_create_with(msg_world *world, const int *ranks, int n, int context, con
     if (c && cards) {
         c->world = world;
         c->n = n;
-        c->context = context;
+        c->context = c->revocable = context;
         code = start(c, options, ranks);
         if (code == MSG_SUCCESS)
             code = set_up(c, cards);

@@ -107,6 +107,7 @@ typedef struct {
     const int *wanted;    /* while this is not 0 ... */
     void (*meanwhile)(void *context); /* ... waits call this at least every millisecond. It must not use the group. */
     void *context;
+    int revocable;           /* a context: waits end with MSG_ERR_REVOKED if it is revoked (msg.h: msg_scope) */
     struct coll_word *cause; /* coll_cause, if the group was not created because a rank gave up; may be NULL */
 } coll_options;
 int coll_create_with(msg_world *world, const int *ranks, int n, int context, const coll_options *options, coll **group);

@@ -80,6 +80,7 @@ struct coll_slots; /* carry.c */
 struct coll {
     msg_world *world;
     int rank, n, context;
+    int revocable;       /* coll_options */
     int *ranks;          /* [n] ranks in the world */
     int error;           /* not 0: the group is broken, and every call returns this code */
     uint64_t error_at;   /* the collective in which it broke */

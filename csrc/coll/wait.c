@@ -49,6 +49,9 @@ static int fail_at(coll *c, int code, uint64_t number, const struct coll_word *c
 {
     if (c->error)
         return c->error;
+    /* A rank that gives up because of the revocation notifies others, too. */
+    if (msg_is_revoked(c->world, c->revocable))
+        code = MSG_ERR_REVOKED;
     c->error = code;
     c->error_at = number;
     struct coll_word *word = &c->words->abort; /* coll_break has put its reason there */
@@ -86,7 +89,7 @@ int coll_fail_with(coll *c, int rank)
 
 static int concerns_all(int64_t code)
 {
-    return code == MSG_ERR_PROC_FAILED || code == MSG_ERR_COLLECTIVE;
+    return code == MSG_ERR_PROC_FAILED || code == MSG_ERR_COLLECTIVE || code == MSG_ERR_REVOKED;
 }
 
 /* Receive the rank's abort message, if it has arrived. A failure that concerns all ranks (a death, a mismatch) is taken
@@ -292,6 +295,8 @@ static int check_group(coll *c, struct coll_wait *p, uint64_t now)
     if (msg_interrupted(c->world))
         return coll_fail(c, MSG_INTERRUPTED);
     msg_progress(c->world);
+    if (msg_is_revoked(c->world, c->revocable))
+        return coll_fail(c, MSG_ERR_REVOKED);
     for (int i = 0; i < c->n && gone != MSG_ERR_PROC_FAILED; i++) {
         int state = msg_peer_status(c->world, c->ranks[i]);
         if (state == MSG_PEER_FAILED)

@@ -85,7 +85,8 @@ enum {
     MSG_PKT_CREDIT = 11, /* internal to the channel: only credits */
     MSG_PKT_FENCE = 12,  /* never sent: packets queued behind it wait until no write is in progress (onesided.c) */
     MSG_PKT_NEWS = 14,   /* of a rank to which the receiver may have no connection (news.c) */
-    MSG_PKT_ACTIVE = 13  /* an active message: the world's handler gets it on arrival (active.c) */
+    MSG_PKT_ACTIVE = 13, /* an active message: the world's handler gets it on arrival (active.c) */
+    MSG_PKT_REVOKE = 15  /* a communicator is revoked (revoke.c) */
 };
 #define MSG_PKT_MASK 0x0F
 #define MSG_FLAG_READY 0x10 /* sent by a ready send */
@@ -296,6 +297,10 @@ struct msg_world {
     int (*interrupt)(void *);
     void *interrupt_context;
     const struct msg_active *active; /* handler of active messages; NULL: none */
+    msg_scope *scopes;               /* revoke.c: open ones */
+    int n_revoked;                   /* of these */
+    struct msg_revocation *revocations;
+    size_t n_revocations;
     uint64_t counters[MSG_N_COUNTERS];
     char job[33]; /* job name: equal on all ranks, unique to the job, not secret */
     uint8_t secret[MSG_SECRET_LEN];
@@ -497,6 +502,12 @@ int msg_all_leaving(msg_world *w);
 void msg_active_arrived(struct msg_peer *peer, const struct msg_packet *packet, const void *data, size_t len);
 void msg_active_gone(struct msg_peer *peer, int error);
 
+/* revoke.c */
+/* MSG_SUCCESS, or MSG_ERR_REVOKED. Callers test w->n_revoked first. */
+int msg_revoked_error(const msg_world *w, int context);
+void msg_discard_revoked(msg_world *w);
+void msg_revocation_arrived(struct msg_peer *peer, const struct msg_packet *p);
+
 /* ---------------------------------------------------------------- active.c, for rooms above
  *
  * An active message is a packet that a function of the receiver handles on arrival, outside matching. The function runs
@@ -534,6 +545,7 @@ int msg_all_written(const struct msg_peer *peer);
 /* ---------------------------------------------------------------- send.c, recv.c, wait.c, bsend.c */
 
 int msg_bad_rank(msg_world *w, int rank); /* sets the error text */
+int msg_discard_locked(msg_world *w, int context, int mask, int tag);
 int msg_step(msg_world *w);
 /* Waits, with the lock held on entry and return, until done(argument) is true. */
 int msg_wait_until(msg_world *w, int (*done)(void *), void *argument, int64_t timeout_ms);

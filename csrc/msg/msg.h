@@ -63,7 +63,8 @@ extern "C" {
     X(ERR_STATE, 19, "not possible in this state")                                                                 \
     X(ERR_NOT_READY, 20, "a ready send found no posted receive (reported at the receiver, counted, not an error)") \
     X(ERR_INTERNAL, 21, "a rule of the protocol was broken by the other side")                                     \
-    X(ERR_COLLECTIVE, 22, "mismatched collectives: ranks do different things, or with different lengths")
+    X(ERR_COLLECTIVE, 22, "mismatched collectives: ranks do different things, or with different lengths")          \
+    X(ERR_REVOKED, 23, "the communicator has been revoked")
 
 typedef enum {
 #define MSG_X(name, value, text) MSG_##name = value,
@@ -257,6 +258,30 @@ int msg_interrupted(msg_world *world);
 int msg_failures(msg_world *world, int *ranks,
                  int room); /* Returns the number of failed ranks; lists at most `room`. */
 void msg_failures_ack(msg_world *world);
+
+/* ---------------------------------------------------------------- revocation
+ *
+ * A scope is the n contexts from `context` on that belong to one communicator, and end when any of its ranks revokes
+ * it: pending operations end with MSG_ERR_REVOKED, later ones are refused (revoke.c lists which end when). The id is the
+ * same on all its ranks, and differs from that of every other scope of these contexts in the job. */
+typedef struct msg_scope {
+    struct msg_scope *next;
+    msg_world *world; /* NULL: closed. Set it so before the first msg_scope_open. */
+    uint64_t id;
+    int context, n;
+    int revoked; /* 1: it is. May be read at any time. */
+} msg_scope;
+
+/* The caller's struct stays in use until msg_scope_close or msg_scopes_end. Opening closes it first. */
+int msg_scope_open(msg_world *world, msg_scope *scope, int context, int n, uint64_t id);
+void msg_scope_close(msg_scope *scope);
+/* Closes all scopes: call it before the world is closed. */
+void msg_scopes_end(msg_world *world);
+/* Revokes the scope on all ranks of the world that have it open, or open it later. `ranks`: its n ranks, to which the
+ * revocation goes directly. Does not wait. */
+int msg_revoke(msg_scope *scope, const int *ranks, int n);
+/* 1: an open scope that has this context is revoked. */
+int msg_is_revoked(msg_world *world, int context);
 
 /* ---------------------------------------------------------------- memory, one-sided writes
  *

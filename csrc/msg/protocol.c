@@ -350,6 +350,9 @@ static void handle_control(struct msg_peer *peer, const struct msg_packet *p)
     case MSG_PKT_NEWS:
         msg_news_arrived(peer, p);
         break;
+    case MSG_PKT_REVOKE:
+        msg_revocation_arrived(peer, p);
+        break;
     default:
         break;
     }

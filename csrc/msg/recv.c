@@ -23,6 +23,8 @@ static int check_recv(msg_world *w, int context, int src, int tag)
         return msg_fail(w, MSG_ERR_TAG, "tag %d: tags are 0 to 2147483647, or MSG_ANY_TAG", tag);
     if (vk_unlikely((unsigned)context > MSG_MAX_CONTEXT))
         return msg_fail(w, MSG_ERR_CONTEXT, "context %d: contexts are 0 to %d", context, MSG_MAX_CONTEXT);
+    if (vk_unlikely(w->n_revoked) && msg_revoked_error(w, context))
+        return msg_fail_plain(w, MSG_ERR_REVOKED);
     return MSG_SUCCESS;
 }
 
@@ -87,8 +89,8 @@ int msg_irecv(msg_world *w, int context, void *buf, size_t len, int src, int tag
 
 /* ---------------------------------------------------------------- discarded messages */
 
-/* Lock held. Delivers each message to a detached receive of length 0, so that the sender's request completes, too. */
-static int discard(msg_world *w, int context, int mask, int tag)
+/* Delivers each message to a detached receive of length 0, so that the sender's request completes, too. */
+int msg_discard_locked(msg_world *w, int context, int mask, int tag)
 {
     int n = 0;
     msg_message *m;
@@ -113,7 +115,7 @@ int msg_discard(msg_world *w, int context, int mask, int tag)
     if (!msg_enter(w))
         return 0;
     msg_step(w);
-    int n = discard(w, context, mask, tag);
+    int n = msg_discard_locked(w, context, mask, tag);
     msg_unlock(w);
     return n;
 }
@@ -141,7 +143,7 @@ void msg_retire(msg_world *w, int context, int n)
         return;
     msg_step(w);
     for (int i = 0; i < n; i++)
-        discard(w, context + i, 0, 0);
+        msg_discard_locked(w, context + i, 0, 0);
     msg_each_request(w, cancel_posted, &all);
     msg_unlock(w);
 }
@@ -194,7 +196,7 @@ static int search(void *argument)
 {
     struct search *s = argument;
     s->found = msg_find_unexpected(s->w, s->context, s->src, s->tag);
-    return s->found != NULL || receive_error(s->w, s->src);
+    return s->found != NULL || receive_error(s->w, s->src) || (s->w->n_revoked && msg_revoked_error(s->w, s->context));
 }
 
 /* Sets the status of a probe. m NULL: for MSG_PROC_NULL, as in MPI. */
@@ -224,7 +226,8 @@ static int probe_for(struct search *s, int64_t timeout_ms)
         return code;
     if (s->found)
         return MSG_SUCCESS;
-    if (code == MSG_SUCCESS && (code = receive_error(s->w, s->src)) != MSG_SUCCESS)
+    if (code == MSG_SUCCESS && ((code = msg_revoked_error(s->w, s->context)) != MSG_SUCCESS ||
+                                (code = receive_error(s->w, s->src)) != MSG_SUCCESS))
         return msg_fail_plain(s->w, code);
     return code ? code : MSG_PENDING;
 }

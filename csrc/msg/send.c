@@ -149,6 +149,8 @@ static int start_send(msg_world *w, int context, const void *buf, size_t len, in
                         (int)mode);
     if (dst >= 0 && dst != w->rank && w->peers[dst].channel->push_short == NULL)
         poll_for_xoff(&w->peers[dst], len); /* Polls before the request exists, because the poll may end requests. */
+    if (vk_unlikely(w->n_revoked) && msg_revoked_error(w, context))
+        return msg_fail_plain(w, MSG_ERR_REVOKED);
     msg_request *r = msg_request_new(w, MSG_REQ_SEND, context, dst, tag, (void *)(uintptr_t)buf, len);
     if (r == NULL)
         return msg_fail(w, MSG_ERR_NO_MEMORY, "no memory for another request");
@@ -269,7 +271,7 @@ int msg_send(msg_world *w, int context, const void *buf, size_t len, int dst, in
         struct msg_peer *peer = &w->peers[dst];
         if (vk_likely(len < peer->n_short && peer->queue == NULL && peer->state == MSG_PEER_CONNECTED &&
                       (!peer->off || len <= MSG_INLINE) && tag >= 0 && (unsigned)context <= MSG_MAX_CONTEXT &&
-                      (buf || !len))) {
+                      (buf || !len) && !w->n_revoked)) {
             struct msg_head head = {.kind = MSG_PKT_EAGER, .context = (uint16_t)context, .tag = tag};
             vk_charge(VK_CHARGE_MESSAGE, 1);
             if (vk_likely(peer->channel->push_short(peer, head, buf, len) == 1)) {

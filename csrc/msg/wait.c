@@ -69,6 +69,8 @@ int msg_step(msg_world *w)
         push_busy(w);
     if (vk_unlikely(w->moving != NULL))
         msg_move(w);
+    if (vk_unlikely(w->n_revoked))
+        msg_discard_revoked(w);
     return n;
 }
 

@@ -258,6 +258,7 @@ static void free_world(msg_world *w)
 {
     msg_pool_fini(w);
     free(w->attached);
+    free(w->revocations);
     free(w->peers);
     pthread_cond_destroy(&w->changed);
     pthread_mutex_destroy(&w->mutex);

@@ -73,7 +73,10 @@
     X(threads_meet, 12, NULL, ON_VIA)                    \
     X(death_unmet, 12, NULL, ON_SHM)                     \
     X(leave_unmet, 12, NULL, ON_VIA)                     \
-    X(leave_early, 12, NULL, ON_VIA)
+    X(leave_early, 12, NULL, ON_VIA)                     \
+    X(revoke, 3, NULL, ON_ALL)                           \
+    X(revoke_rget, 3, "rendezvous=rget", ON_VIA)         \
+    X(revoke_unmet, 12, NULL, ON_VIA)
 
 #define X(name, ranks, policy, links) void case_##name(msg_world **world, int rank, int n_ranks);
 MSG_CASES(X)

@@ -28,6 +28,7 @@ cdef extern from "coll/coll.h" nogil:
         const int *wanted
         void (*meanwhile)(void *context) noexcept nogil
         void *context
+        int revocable
         coll_word *cause
     enum:
         COLL_N_BARRIERS

@@ -21,6 +21,7 @@ cdef extern from "msg/msg.h" nogil:
         MSG_ERR_STATE
         MSG_ERR_PROCESS
         MSG_ERR_COLLECTIVE
+        MSG_ERR_REVOKED
         MSG_ERR_NOT_SUPPORTED
         MSG_ERR_CHANNEL
         MSG_ANY_SOURCE
@@ -100,6 +101,13 @@ cdef extern from "msg/msg.h" nogil:
     void msg_retire(msg_world *world, int context, int n)
     int msg_progress(msg_world *world)
     int msg_idle(msg_world *world, int64_t timeout_ms)
+    ctypedef struct msg_scope:
+        msg_world *world
+        int revoked
+    int msg_scope_open(msg_world *world, msg_scope *scope, int context, int n, uint64_t id)
+    void msg_scope_close(msg_scope *scope)
+    void msg_scopes_end(msg_world *world)
+    int msg_revoke(msg_scope *scope, const int *ranks, int n)
     int msg_failures(msg_world *world, int *ranks, int room)
     void msg_failures_ack(msg_world *world)
     void msg_counters(msg_world *world, uint64_t *values)

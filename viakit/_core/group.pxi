@@ -132,6 +132,7 @@ cdef class CollectiveComm(NoticeComm):
         options.wanted = &self.world.n_active
         options.meanwhile = _collective_meanwhile
         options.context = <void *>self.world
+        options.revocable = self._s.context
         options.cause = &cause
         cause.origin = -1
         self.world._n_calls += 1
@@ -159,7 +160,7 @@ cdef class CollectiveComm(NoticeComm):
         cdef CollectiveGroup group
         cdef int code
         self.world._open()
-        if self._size <= 1 or self._s.context < 0:
+        if self._size <= 1 or self._s.context < 0 or self._s.scope.revoked:  # the caller refuses a revoked one
             return NULL
         if not self._s.tried:
             self._make_group()

@@ -12,6 +12,7 @@ from cpython.tuple cimport PyTuple_Check, PyTuple_CheckExact
 
 cdef enum:
     CONTEXTS = 5           # contexts of the engine per communicator
+    REVOCABLE = 3          # of these, the first ones end when the communicator is revoked
 
 
 cdef inline bint _is_plain(object buf, Py_buffer *view, int flags) except -1:
@@ -125,9 +126,13 @@ cdef class CommState:
     cdef long long n_objects       # long objects sent so far
     cdef object name, info
     cdef list spare                # buffers for short objects (object.pxi)
+    cdef msg_scope scope           # of the contexts that end when the communicator is revoked
 
     def __cinit__(self):
         self.spare = []
+
+    def __dealloc__(self):
+        msg_scope_close(&self.scope)
 
 
 cdef CommState _null_state = CommState()    # of all null handles
@@ -304,6 +309,7 @@ cdef class MsgComm:
         """Retire all contexts, so that no late message reaches the next communicator with the same number."""
         if self._s.context >= 0 and self.world._w != NULL and self.world._generation == _generation:
             msg_retire(self.world._w, self._s.context, CONTEXTS)
+        msg_scope_close(&self._s.scope)
         self._s.own = self._s.context = -65536
 
     def probe_other_tag(self, int part, int mask, int tag, MsgStatus status):

@@ -107,6 +107,7 @@ cdef class MsgWorld:
 
     def __dealloc__(self):
         if self._w != NULL:
+            msg_scopes_end(self._w)
             msg_world_abort(self._w)
 
     cdef int _exchange(self, const void *mine, size_t length, void *gathered) noexcept:
@@ -206,6 +207,7 @@ cdef class MsgWorld:
             w = self._w
         self._w = NULL
         if w != NULL:
+            msg_scopes_end(w)  # with the GIL, so that no communicator ends meanwhile
             with nogil:
                 msg_world_close(w, timeout_ms)
             self._orphans = []
@@ -226,6 +228,7 @@ cdef class MsgWorld:
             return
         self._w = NULL
         if w != NULL:
+            msg_scopes_end(w)
             with nogil:
                 msg_world_abort(w)
             self._orphans = []

@@ -1,5 +1,6 @@
 # Control messages between the ranks of a communicator: notices of ranks that gave up a collective, and notes of ranks
-# that wait in one. csrc/coll reads and sends them, too, and coll.h declares their structs.
+# that wait in one. csrc/coll reads and sends them, too, and coll.h declares their structs. Revocation is a notice of
+# the engine itself.
 
 from ccoll cimport *
 
@@ -23,6 +24,35 @@ cdef class NoticeComm(ObjectComm):
     @incarnation.setter
     def incarnation(self, uint64_t incarnation):
         self._s.incarnation = incarnation
+
+    def open_scope(self, uint64_t incarnation, int lead):
+        """Let the communicator be revoked. `lead` is its lowest world rank: others may have the same number now."""
+        self.world._open()
+        msg_scope_open(self.world._w, &self._s.scope, self._s.context, REVOCABLE, incarnation << 32 | <uint64_t>lead)
+
+    @property
+    def _revoked(self):
+        """Whether this rank has noticed that the communicator is revoked."""
+        return self._s.scope.revoked != 0
+
+    def refuse_revoked(self, str what):
+        """Raise ERR_REVOKED if the communicator is revoked."""
+        if self._s.scope.revoked:
+            raise _message_error(MSG_ERR_REVOKED, f"{what}: this communicator has been revoked; continue with Shrink")
+
+    def revoke(self, list ranks):
+        """Revoke the communicator, whose ranks in the world are *ranks*, without a wait."""
+        cdef int i, n = len(ranks)
+        cdef int *places = <int *>calloc(n + 1, sizeof(int))
+        if places == NULL:
+            raise MemoryError()
+        try:
+            for i in range(n):
+                places[i] = ranks[i]
+            self.world._open()
+            self.world._check(msg_revoke(&self._s.scope, places, n))
+        finally:
+            free(places)
 
     def notice(self, int64_t code, uint64_t number, int origin, int tag, bytes reason):
         """Return the notice that this rank gives up a collective, as bytes."""

@@ -81,6 +81,7 @@ class Comm(CommHandle, Copies, Flushes, Partitioned, Mitigation, Collectives, Ha
         self._subset_counts = SubsetCounts()
         self._seal_group: SealGroup | None = None
         self.incarnation = world.used[number]
+        self.open_scope(self.incarnation, min(self.world_ranks()))
 
     def _identity(self) -> Any:
         return None if self._freed else self._attributes  # one dictionary for all handles
@@ -415,6 +416,7 @@ class Comm(CommHandle, Copies, Flushes, Partitioned, Mitigation, Collectives, Ha
         Intracomm
             COMM_NULL if the calling rank is outside the group.
         """
+        self.refuse_revoked("create_group")
         ranks = [self.group._ranks.index(rank) for rank in group._ranks]
         if self.rank not in ranks:
             return COMM_NULL
@@ -427,7 +429,7 @@ class Comm(CommHandle, Copies, Flushes, Partitioned, Mitigation, Collectives, Ha
         return self._new(Intracomm, number, group._ranks)
 
     def Free(self) -> None:
-        """Free the communicator. Collective. Pending operations continue until they complete.
+        """Free the communicator. Collective, unless it is revoked. Pending operations continue until they complete.
 
         Raises
         ------
@@ -439,12 +441,21 @@ class Comm(CommHandle, Copies, Flushes, Partitioned, Mitigation, Collectives, Ha
             raise error("ERR_COMM", "COMM_WORLD and COMM_SELF cannot be freed")
         self._delete_attributes()
         forget(self._family, self._attributes)
-        step = Step(self, "barrier")
-        run(self, collective.meet(step), step)
+        if not self._revoked:
+            self._meet()
         self._close_group()
         self._freed = True
         self.close_own()
         self._let_go()
+
+    def _meet(self) -> None:
+        """Wait until all messages to this rank have arrived, or the communicator is revoked."""
+        try:
+            step = Step(self, "barrier")
+            run(self, collective.meet(step), step)
+        except errors.Exception:
+            if not self._revoked:
+                raise
 
     def _let_go(self) -> None:
         """Release the number of a freed communicator once its last schedule, which may still send, has ended."""

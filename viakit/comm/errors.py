@@ -104,6 +104,7 @@ _FROM_ENGINE = {
     20: "ERR_OTHER",
     21: "ERR_INTERN",
     22: "ERR_OTHER",
+    23: "ERR_REVOKED",
 }
 _FORKED = 17  # MSG_ERR_PROCESS
 

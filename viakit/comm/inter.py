@@ -42,6 +42,8 @@ class Intercomm(InterCollectives, Comm):
             self._local = list(local)
             self._union = Intracomm(world, number, [*local, *remote] if low_first else [*remote, *local])
             self._remote_base = len(local) if low_first else 0
+            for one in (self, self._union):
+                one.open_scope(self.incarnation, min(*local, *remote))
             self._at_exit: Callable[[], None] | None = None  # closes the world of groups that are separate jobs
 
     @classmethod
@@ -250,7 +252,8 @@ class Intercomm(InterCollectives, Comm):
         self._require()
         self._delete_attributes()
         if self._at_exit is not None:
-            last = not any(self._union.allgather(len(self.world.used) > 2))
+            # After a revocation the ranks cannot agree which one is the last: the connection ends with the process.
+            last = not self._revoked and not any(self._union.allgather(len(self.world.used) > 2))
             self._union._close_group()
             self._freed = True
             if last:

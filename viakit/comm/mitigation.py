@@ -1,4 +1,4 @@
-"""Agreement among the members of a communicator that live, after others have died: Agree and Shrink.
+"""After the failure of members: Revoke ends the calls of all, Agree and Shrink continue with those that live.
 
 MPI calls this user-level failure mitigation. The members that a rank knows to have died take no part. If a member dies
 during a call, the ranks repeat it without that member as soon as they have noticed its end.
@@ -152,16 +152,21 @@ class Mitigation:
         return made, request
 
     def Is_revoked(self) -> bool:
-        """Return False: viakit's communicators cannot be revoked."""
-        cast("Any", self)._alive()
-        return False
+        """Return whether this rank has noticed that the communicator is revoked."""
+        own = cast("Any", self)
+        own._alive()
+        if not own._revoked:
+            self.world.progress()
+        return bool(own._revoked)
 
     def Revoke(self) -> None:
-        """Raise NotImplementedError: a rank cannot end the calls in which other ranks wait.
+        """Revoke the communicator: calls that wait on any of its ranks end, and later calls are refused.
 
-        A wait for a rank that has died fails without it.
+        Not collective, and does not wait. On all ranks, communication on the communicator raises ERR_REVOKED from then
+        on, or from the arrival of the notice. `Agree`, `Shrink`, `Free` and the calls about failures remain possible.
+        A rank notices it in its next call, or in the one that waits. A long message that both ranks have begun to
+        transfer still arrives.
         """
-        raise NotImplementedError(
-            "Revoke is not available in viakit: no rank can end calls of other ranks. Calls that need a rank that has "
-            "died raise ERR_PROC_FAILED; continue with Shrink"
-        )
+        own = cast("Any", self)
+        own._alive()
+        own.revoke((own._union if own.is_inter else own).world_ranks())

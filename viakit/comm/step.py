@@ -60,6 +60,7 @@ class Step:
         if comm._freed:
             raise error("ERR_COMM", f"{kind}: this communicator has been freed")
         comm.world.require()
+        comm.refuse_revoked(kind)
         comm._n_collectives = self.number = comm._n_collectives + 1
         try:
             root = operator.index(root)
@@ -116,7 +117,17 @@ class Step:
             )
 
     def check(self) -> None:
-        """Raise an error if this collective may never end: a dead rank, a notice, or a mismatched collective."""
+        """Raise an error if this collective may never end.
+
+        The reasons: a dead rank, a notice, a mismatched collective, or that the communicator is revoked. The last comes
+        first, because ranks that give up after a revocation send notices.
+        """
+        try:
+            self._find_trouble()
+        finally:
+            self.comm.refuse_revoked(self.kind)
+
+    def _find_trouble(self) -> None:
         comm = self.comm
         self._check_alive(range(self.size))
         self._read_notices()
