@@ -18,7 +18,7 @@ from jupyter_client import KernelManager
 book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in json.load(sys.stdin)])
 manager = KernelManager(kernel_name="python3")
 manager.kernel_spec.argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-nbclient.NotebookClient(book, km=manager, timeout=60).execute()
+nbclient.NotebookClient(book, km=manager, timeout=200, startup_timeout=200).execute()
 print(json.dumps([cell.outputs for cell in book.cells]))
 """
 
@@ -30,7 +30,7 @@ def notebook(*cells, mode=None, **environment):
     if mode:
         env["VIAKIT_LAB"] = mode
     command = [sys.executable, "-W", "ignore", "-c", EXECUTE]
-    done = subprocess.run(command, input=json.dumps(cells), capture_output=True, text=True, env=env, timeout=110)
+    done = subprocess.run(command, input=json.dumps(cells), capture_output=True, text=True, env=env, timeout=280)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -247,7 +247,7 @@ START = "from viakit import lab\nrun = lab.compare('unix', 'via-shm', sizes='8,4
 def test_in_a_notebook_curves_grow_while_a_cell_runs():
     begun, watched, buttons, again = notebook(
         START + "\nprint(run.state)",
-        "import time\nseen = set()\nend = time.monotonic() + 50\n"
+        "import time\nseen = set()\nend = time.monotonic() + 150\n"
         "while run.state == 'running' and time.monotonic() < end:\n"
         "    data = run.panel.figure.data\n"
         "    seen.add(sum(sum(trace.y or ()) for trace in data if trace.name))\n    time.sleep(0.02)\n"

@@ -385,7 +385,7 @@ def test_their_panels_start_follow_and_stop():
         "print(a.state, [t.name for t in a.panel.figure.data if t.name], 'base64' in a.panel.timelines.value)",
         "import time\nf = lab.faults(start=False); f.panel.seconds.value = 600; f.panel.start.click()\n"
         "def losses(): return {s['loss'] for s in f.job.series()}\n"
-        "end = time.monotonic() + 50\n"
+        "end = time.monotonic() + 150\n"
         "while not losses() and time.monotonic() < end: time.sleep(0.01)\n"
         "f.panel.loss.value = 10\n"
         "while 0.1 not in losses() and time.monotonic() < end: time.sleep(0.01)\n"

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MeasureError", "Pair", "Samples"]
 
-_SECOND_WORD_S = 0.5  # after one worker failed, time for the other one to report its reason
+_SECOND_WORD_S = 2.0  # after one worker failed, time for the other one to report its reason, on a busy machine
 _GRACE_S = 5.0  # beyond the workers' own deadline
 _SLOWEST_BPS = 1e6  # a slower wire counts as broken
 _MAX_OFFSET = 4095

@@ -27,7 +27,7 @@ __all__ = ["JUMBO", "PAYLOADS", "main"]
 JUMBO = 9000
 HEADERS = 28  # of IPv4 and UDP
 PAYLOADS = (64, 1500 - HEADERS, JUMBO - HEADERS)  # bytes of a datagram: a small one, a whole frame, a jumbo frame
-_TRIES, _PATIENCE_S = 5, 0.5
+_TRIES, _PATIENCE_S = 5, 2.0  # a busy host may need more than half a second for a reply
 _IP_MTU_DISCOVER, _IP_PMTUDISC_DO = 10, 2
 
 

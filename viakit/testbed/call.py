@@ -31,7 +31,7 @@ from viakit.testbed.process import LENGTH, send_object
 if TYPE_CHECKING:
     from viakit.testbed import Host
 
-_START_DEADLINE_S = 20.0
+_START_DEADLINE_S = 60.0
 _KILL_DEADLINE_S = 5.0
 _SLICE_S = 0.05
 

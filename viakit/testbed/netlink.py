@@ -41,7 +41,7 @@ _SIOCETHTOOL, _ETH_SS_FEATURES, _ETH_GSTRING_LEN = 0x8946, 4, 32
 _ETHTOOL_GSTRINGS, _ETHTOOL_GSSET_INFO, _ETHTOOL_GFEATURES, _ETHTOOL_SFEATURES = 0x1B, 0x37, 0x3A, 0x3B
 _HEADER = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
-_ANSWER_DEADLINE_S = 5.0
+_ANSWER_DEADLINE_S = 30.0
 
 
 def attribute(kind: int, value: bytes | str | int) -> bytes:
