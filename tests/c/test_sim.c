@@ -236,6 +236,54 @@ static void check_repeats(void)
     }
 }
 
+/* Rank 0 waits for 10 ms of virtual time. Meanwhile rank 1, 5 us ahead, keeps the turn until rank 0 has waited in vain
+ * twice, and has polled its NIC each time. Such a poll neither waits for the turn nor moves the clock. */
+static void wait_in_vain(int rank, uint32_t *n_vain)
+{
+    char device[32];
+    VIP_NIC_HANDLE nic;
+    snprintf(device, sizeof device, "sim:t%d", (int)getppid());
+    CHECK_EQ(VipOpenNic(device, &nic), VIP_SUCCESS);
+    CHECK_EQ(viakit_virtual_begin(2, rank, 60000), VIP_SUCCESS);
+    if (rank == 1) {
+        vk_charge(VK_CHARGE_TIME, 5000);
+        CHECK_EQ(viakit_poll(nic, NULL), VIP_SUCCESS); /* the others' time is 5 us from here on */
+        WAIT_UNTIL(vk_load_acquire(n_vain) >= 2);
+    } else {
+        uint64_t begun = vk_virtual->picoseconds(), until = vk_now() + 10 * VK_MS;
+        while (!vk_virtual->idle(until)) {
+            CHECK_EQ(viakit_poll(nic, NULL), VIP_SUCCESS);
+            CHECK_EQ(vk_virtual->picoseconds(), begun);
+            vk_store_release(n_vain, *n_vain + 1);
+        }
+        CHECK_EQ(vk_virtual->picoseconds(), begun + 10000000000);
+    }
+    viakit_virtual_end();
+    CHECK_EQ(VipCloseNic(nic), VIP_SUCCESS);
+}
+
+static void check_vain_waits(void)
+{
+    struct results *r = shared();
+    pid_t children[2];
+    for (int rank = 0; rank < 2; rank++) {
+        children[rank] = fork();
+        CHECK(children[rank] >= 0);
+        if (children[rank] == 0) {
+            snprintf(check_context, sizeof check_context, "waits in vain, rank %d", rank);
+            alarm(60);
+            wait_in_vain(rank, (uint32_t *)(void *)r->samples);
+            _exit(0);
+        }
+    }
+    for (int rank = 0; rank < 2; rank++) {
+        int status;
+        CHECK_EQ(waitpid(children[rank], &status, 0), children[rank]);
+        CHECK_EQ(status, 0);
+    }
+    munmap(r, sizeof *r);
+}
+
 /* Seconds of the processor that all ranks so far have used. */
 static double used(void)
 {
@@ -271,5 +319,6 @@ int main(int argc, char **argv)
     check_duplex();
     check_bip_costs();
     check_repeats();
+    check_vain_waits();
     return 0;
 }

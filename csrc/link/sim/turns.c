@@ -45,7 +45,8 @@
 #define ASLEEP VK_SECOND         /* see above */
 #define READS 256                /* of the clock, without another call: from here on reading it takes time */
 #define READ_PS 100000u
-#define STUCK 1000u /* idle calls at one clock */
+#define VAIN_POLLS 64u /* see idle() */
+#define STUCK 1000u    /* idle calls at one clock */
 #define STUCK_PS 1000000u
 #define BLANK UINT64_MAX
 
@@ -245,7 +246,7 @@ void sim_take_turn(struct sim_view *v)
     if (v->depth == 0)
         return;
     vk_store_relaxed(&me->calls, me->calls + 1);
-    v->n_reads = 0;
+    v->n_reads = v->vain_polls = 0;
     if (me->state != SIM_RUNNING) { /* it has waited in vain, or lost its turn */
         if (me->state != SIM_READY || me->idle)
             me->wake = me->clock > w->now ? me->clock : w->now;
@@ -359,6 +360,10 @@ static uint64_t to_ps(const struct sim_view *v, uint64_t ns)
     return (ns - epoch) * 1000;
 }
 
+/* The wait of a rank may return in vain, after real time only, so that its caller checks for signals and calls again.
+ * The caller also polls its NICs then. A poll would take a turn at the time of the others, or handle an arrival before
+ * the caller has charged its wake-up. When it happens depends on the load of the real machine. So these polls return
+ * nothing. A caller that gives its wait up, and only polls, gets its arrivals after VAIN_POLLS of them. */
 static int idle(uint64_t until_ns)
 {
     struct sim_view *v = sim_here;
@@ -398,6 +403,8 @@ static int idle(uint64_t until_ns)
             dispatch(w, me);
         here = wait_turn(v, SLICE);
     }
+    v->vain_polls = here ? 0 : VAIN_POLLS;
+    v->idle_times -= !here;
     sim_unlock(w);
     return here;
 }

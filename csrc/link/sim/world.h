@@ -116,6 +116,7 @@ struct sim_view {
     uint32_t n_reads;  /* of the clock, since the last other call */
     uint64_t idle_at;  /* the clock at the last idle call, and how often it has been there */
     uint32_t idle_times;
+    uint32_t vain_polls;  /* this many further polls return nothing (turns.c, idle) */
     uint32_t spare_posts; /* receives that may be posted without cost: one for each message received */
     int bound;            /* the thread that is bound to a core, 0: none */
     cpu_set_t cores;      /* on which it ran before */
