@@ -102,17 +102,6 @@ static int signal_by_rdma(const struct circle *circle, int to)
     return code ? coll_fail(c, code) : MSG_SUCCESS;
 }
 
-/* Compare the stamp that was read with the awaited one. 1: the writer has entered the barrier. 0: not yet. -1: the
- * writer was in another collective in its place. Usually both are equal, which the caller has checked before. An
- * earlier number under the same count is that of a rank which waits in a collective that this rank has given up. The
- * wait goes on until that rank gets the abort message. */
-static int shows(int64_t seen, int64_t stamp)
-{
-    int32_t ahead = (int32_t)((uint32_t)((uint64_t)seen >> 32) - (uint32_t)((uint64_t)stamp >> 32));
-    int32_t later = (int32_t)((uint32_t)seen - (uint32_t)stamp);
-    return ahead > 0 ? 1 : ahead < 0 || later < 0 ? 0 : later == 0 ? 1 : -1;
-}
-
 /* Wait until the rank has entered the barrier. A write from another host needs the NIC's progress, which coll_pause
  * then drives. A write from this host lands by itself. */
 static int await_by_rdma(const struct circle *circle, int from)
@@ -125,7 +114,7 @@ static int await_by_rdma(const struct circle *circle, int from)
         return MSG_SUCCESS;
     struct coll_wait p = {.source = rank_in(circle, from), .awaits = 1};
     p.network = c->node_of[p.source] != c->node;
-    while ((code = shows(vk_load_acquire(&cell->number), circle->number)) == 0)
+    while ((code = coll_shows(vk_load_acquire(&cell->number), circle->number)) == 0)
         if ((code = coll_pause(c, &p)) != MSG_SUCCESS)
             return code;
     return code > 0 ? MSG_SUCCESS : coll_fail(c, MSG_ERR_COLLECTIVE);
@@ -136,7 +125,7 @@ static int await_by_rdma(const struct circle *circle, int from)
 static void expect_by_rdma(const struct circle *circle, int from)
 {
     const struct coll_cell *cell = &circle->cells[circle->first + (size_t)from];
-    for (int polls = 0; polls < 14 && shows(vk_load_acquire(&cell->number), circle->number) == 0; polls++) {
+    for (int polls = 0; polls < 14 && coll_shows(vk_load_acquire(&cell->number), circle->number) == 0; polls++) {
         msg_progress(circle->c->world);
         for (int i = 0; i < 10; i++)
             vk_pause();
@@ -314,6 +303,31 @@ static int dynamic(const struct circle *circle)
     return code;
 }
 
+/* ---------------------------------------------------------------- with notices to the receiver
+ *
+ * Section 4.2's alternatives to polling the value. Immediate data consumes a receive that the target has posted before,
+ * and the target learns of the write from the completed receive. With an interrupt the target does not poll for that
+ * either: it sleeps until the NIC wakes it. Only circles of all ranks run them. Each is pairwise(). */
+static int signal_with_notice(const struct circle *circle, int to)
+{
+    return coll_signal_with_notice(circle->c, to, circle->number);
+}
+
+static int await_notice(const struct circle *circle, int from)
+{
+    return coll_await_notice(circle->c, from, circle->number, 0);
+}
+
+static int await_interrupt(const struct circle *circle, int from)
+{
+    return coll_await_notice(circle->c, from, circle->number, 1);
+}
+
+static inline int gives_notice(int algorithm)
+{
+    return algorithm == COLL_BARRIER_RDMA_IMMEDIATE || algorithm == COLL_BARRIER_RDMA_INTERRUPT;
+}
+
 /* ---------------------------------------------------------------- within a node */
 
 /* The value of a checked-in flag, in place of the 1 in section 5.2: the collective's number, and never 0. */
@@ -378,7 +392,7 @@ static int await_number(coll *c, int local, const uint64_t *number, uint64_t sta
 {
     struct coll_wait p = {.source = c->locals[local], .awaits = 1};
     int code;
-    while ((code = shows((int64_t)vk_load_acquire(number), (int64_t)stamp)) == 0)
+    while ((code = coll_shows((int64_t)vk_load_acquire(number), (int64_t)stamp)) == 0)
         if ((code = coll_pause(c, &p)) != MSG_SUCCESS)
             return code;
     return code > 0 ? MSG_SUCCESS : coll_fail(c, MSG_ERR_COLLECTIVE);
@@ -520,8 +534,8 @@ int coll_barrier_record(struct coll_plan *plan, int algorithm, int per_host)
     struct circle all = {.c = c, .n = c->n, .me = c->rank, .signal = record_signal, .await = record_await};
     if (algorithm < 0 || algorithm >= COLL_N_BARRIERS)
         return MSG_ERR_ARG;
-    if (barriers[algorithm].exchange == dynamic)
-        return MSG_ERR_NOT_SUPPORTED; /* steps of a plan are all messages or all RDMA */
+    if (barriers[algorithm].exchange == dynamic || gives_notice(algorithm))
+        return MSG_ERR_NOT_SUPPORTED; /* steps of a plan are all messages or all RDMA without notices */
     if (barriers[algorithm].means == COLL_BY_BOTH)
         return record_overall(c, barriers[algorithm].exchange, per_host);
     if (barriers[algorithm].exchange == flat)
@@ -573,8 +587,10 @@ int coll_barrier(coll *c, coll_algorithm algorithm)
     case COLL_BY_RDMA:
         all.number = coll_stamp(c, ++c->n_rdma);
         all.cells = c->cells;
-        all.signal = signal_by_rdma;
-        all.await = await_by_rdma;
+        all.signal = gives_notice(algorithm) ? signal_with_notice : signal_by_rdma;
+        all.await = !gives_notice(algorithm)                   ? await_by_rdma
+                    : algorithm == COLL_BARRIER_RDMA_IMMEDIATE ? await_notice
+                                                               : await_interrupt;
         break;
     default:
         break;

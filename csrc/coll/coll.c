@@ -217,9 +217,13 @@ static int start(coll *c, const coll_options *o, const int *ranks)
     c->remote_exposed = calloc(count, sizeof *c->remote_exposed);
     c->notes = calloc(count, sizeof *c->notes);
     c->words = calloc(1, sizeof *c->words);
+    c->notices = calloc(count, sizeof *c->notices);
     c->abort_words = calloc(count, sizeof *c->abort_words);
-    if (numbers == NULL || c->abort_words == NULL || c->remote_exposed == NULL || c->notes == NULL || c->words == NULL)
+    if (numbers == NULL || c->abort_words == NULL || c->remote_exposed == NULL || c->notes == NULL ||
+        c->words == NULL || c->notices == NULL)
         return MSG_ERR_NO_MEMORY;
+    for (size_t i = 0; i < count; i++)
+        c->notices[i].shown = -1;
     c->node_of = numbers + count;
     c->masters = numbers + 2 * count;
     c->locals = numbers + 3 * count;
@@ -349,6 +353,7 @@ void coll_forget(coll *c)
     free(c->scratch);
     free(c->words);
     free(c->notes);
+    free(c->notices);
     free(c->abort_words);
     free(c->remote_exposed);
     free(c->ranks);

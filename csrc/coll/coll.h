@@ -63,6 +63,10 @@ enum { COLL_BY_MESSAGE, COLL_BY_RDMA, COLL_BY_MEMORY, COLL_BY_BOTH };
     X(MESSAGE_GATHER, "message-gather", MESSAGE, central, "the same by messages")                                      \
     X(RDMA_DYNAMIC, "rdma-dynamic", RDMA, dynamic,                                                                     \
       "rdma with memory registered for each barrier, its addresses sent by messages (4.1: the alternative)")           \
+    X(RDMA_IMMEDIATE, "rdma-immediate", RDMA, pairwise,                                                                \
+      "rdma with immediate data, which consumes a receive: no polling of memory (4.2: an alternative)")                \
+    X(RDMA_INTERRUPT, "rdma-interrupt", RDMA, pairwise,                                                                \
+      "rdma-immediate with a receiver that sleeps until the NIC's interrupt (4.2: an alternative)")                    \
     X(OVERALL_GATHER, "overall-gather", BOTH, central, "flat within each host, as rdma-gather among one rank of each") \
     X(FLAT, "flat", MEMORY, flat, "one host: a flag of each rank in shared memory, reset by a master (5.2)")           \
     X(FLAGS, "flags", MEMORY, flags,                                                                                   \

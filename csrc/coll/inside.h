@@ -77,6 +77,12 @@ struct coll_words {
 
 struct coll_slots; /* carry.c */
 
+/* Writes of a rank that used a receive here (notice.c). */
+struct coll_notices {
+    int64_t shown; /* the rank's cell, read after the last of them; -1 before the first */
+    uint32_t seen; /* the count of the world (msg_notices) at that time; other groups have their share in it */
+};
+
 struct coll {
     msg_world *world;
     int rank, n, context;
@@ -119,7 +125,8 @@ struct coll {
     msg_exposed exposed;
     msg_exposed *remote_exposed; /* [n] */
     int64_t n_rdma, n_overall;
-    struct coll_cell *dynamic; /* rdma-dynamic: [n], exposed during one barrier; NULL before the first */
+    struct coll_notices *notices; /* [n] */
+    struct coll_cell *dynamic;    /* rdma-dynamic: [n], exposed during one barrier; NULL before the first */
     msg_exposed dynamic_exposed;
     struct coll_slots *slots; /* NULL until first needed */
 
@@ -144,6 +151,7 @@ struct coll_wait {
     int awaits; /* `source` must do something in this collective to end the wait */
     int ahead;  /* number of times that `source` was seen in a later collective */
     int behind; /* the data at hand is of an earlier collective */
+    int asleep; /* sleep at once, until the NIC's interrupt: coll_pause_long only */
     /* A sleep ends when `word` changes: the word, its value when it was last found too small, and the number of ranks
      * that sleep on it. */
     const uint64_t *word;
@@ -269,6 +277,24 @@ static inline int coll_tag(const coll *c, int tag)
 {
     return tag | (int)(c->now.number & 0xF) << 8;
 }
+
+/* Compare the stamp that was read with the awaited one. 1: the writer has entered the barrier. 0: not yet. -1: the
+ * writer was in another collective in its place. Usually both are equal, which the caller has checked before. An
+ * earlier number under the same count is that of a rank which waits in a collective that this rank has given up. The
+ * wait goes on until that rank gets the abort message. */
+static inline int coll_shows(int64_t seen, int64_t stamp)
+{
+    int32_t ahead = (int32_t)((uint32_t)((uint64_t)seen >> 32) - (uint32_t)((uint64_t)stamp >> 32));
+    int32_t later = (int32_t)((uint32_t)seen - (uint32_t)stamp);
+    return ahead > 0 ? 1 : ahead < 0 || later < 0 ? 0 : later == 0 ? 1 : -1;
+}
+
+/* ---------------------------------------------------------------- notice.c
+ *
+ * Write the stamp to this rank's cell in the peer's memory, with immediate data, which consumes a receive there. Wait
+ * for such a write of another rank: by polling for completed receives, or `asleep` until the NIC's interrupt. */
+int coll_signal_with_notice(coll *c, int to, int64_t stamp);
+int coll_await_notice(coll *c, int from, int64_t stamp, int asleep);
 
 /* ---------------------------------------------------------------- carry.c */
 

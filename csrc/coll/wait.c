@@ -330,6 +330,10 @@ void coll_wake(const uint64_t *word)
 static void nap(const coll *c, const struct coll_wait *p, uint64_t ns)
 {
     struct timespec t = {0, (long)ns};
+    if (p->asleep) {
+        msg_sleep(c->world, ns);
+        return;
+    }
     if (!p->word || c->all_fit) {
         nanosleep(&t, NULL);
         return;
@@ -347,7 +351,7 @@ static void begin_wait(const coll *c, struct coll_wait *p)
 {
     p->ladder = (struct vk_wait){.deadline = VK_NEVER,
                                  .yield_after = c->crowded ? 0 : c->yield_ns,
-                                 .sleep_after = c->spin_ns,
+                                 .sleep_after = p->asleep ? 0 : c->spin_ns,
                                  .check_every = CHECK_NS,
                                  .costly_until = p->word ? &c->shared->costly_until : NULL,
                                  .polls_per_clock = POLLS_PER_CLOCK};
@@ -359,6 +363,8 @@ static uint64_t length_of_nap(const coll *c, const struct coll_wait *p)
 {
     if (others_want(c))
         return LEAST_SLEEP;
+    if (p->asleep) /* an arrival ends it */
+        return CHECK_NS;
     int costly = p->ladder.now - p->ladder.began < c->spin_ns;
     return p->word ? LONGEST_SLEEP : vk_wait_sleep(&p->ladder, costly ? 8 : 16, LEAST_SLEEP, LONGEST_SLEEP);
 }

@@ -4,6 +4,7 @@
  * A channel is one table of operations and keeps its own state behind world->at and peer->at. It calls back:
  * - msg_arrived(), or msg_arriving() and msg_arrival_done(), for incoming packets;
  * - msg_moved() for completed RDMA;
+ * - msg_noticed() for a write of the peer that used a receive;
  * - msg_peer_failed() when a rank can no longer be reached.
  *
  * All callbacks are made from within its progress, push or wake operation. Unless stated otherwise, operations are
@@ -83,8 +84,10 @@ struct msg_channel {
     /* 1: the receiver's channel detects that written data is complete and calls msg_put_arrived(), so no FIN is
      * sent. */
     int notifies_receiver;
-    /* Writes up to MSG_PUT_SHORT bytes, accepted at once: 1 or 0. NULL: put serves rendezvous only. */
-    int (*put_short)(struct msg_peer *peer, const void *data, size_t len, uint64_t address, uint32_t handle);
+    /* Writes up to MSG_PUT_SHORT bytes, accepted at once: 1 or 0. `notify`: the write consumes a receive of the target,
+     * whose channel then counts it (peer->n_notices). NULL: put serves rendezvous only. */
+    int (*put_short)(struct msg_peer *peer, const void *data, size_t len, uint64_t address, uint32_t handle,
+                     int notify);
     int (*can_get)(struct msg_peer *peer);
     /* Packets and RDMA to the rank that are not complete. At 0 every write is in its memory. NULL if put_short is. */
     unsigned (*outstanding)(const struct msg_peer *peer);
@@ -98,6 +101,12 @@ struct msg_channel {
     /* Which of msg_exposed's handles a peer uses: 0 or 1. */
     int (*handle_index)(struct msg_peer *peer);
 };
+
+/* Only one thread at a time makes progress. Release: the written data is visible to a thread that reads the count. */
+static inline void msg_noticed(struct msg_peer *peer)
+{
+    vk_store_release(&peer->n_notices, peer->n_notices + 1);
+}
 
 /* Pushes a packet, for channels whose packets have a longest length. DATA goes in segments of at most `longest` bytes,
  * in multiples of 8 so that the receiver's copies stay aligned. `address` is the offset of the segment in the message.

@@ -235,9 +235,10 @@ struct msg_peer {
     uint8_t doomed; /* news.c: news that apply unless it is met soon */
     uint8_t left;   /* news.c: has begun to close; which news of that this rank has spread */
     size_t eager_limit;
-    size_t unpolled;                   /* bytes sent since the last poll for its packets (send.c) */
-    int64_t rendezvous;                /* msg_rendezvous proposed for messages above the limit */
-    size_t n_short;                    /* messages shorter than this may use push_short */
+    size_t unpolled;    /* bytes sent since the last poll for its packets (send.c) */
+    int64_t rendezvous; /* msg_rendezvous proposed for messages above the limit */
+    size_t n_short;     /* messages shorter than this may use push_short */
+    uint32_t n_notices; /* writes of this peer that used a receive (msg_put_notified); read by any thread */
     const struct msg_channel *channel; /* NULL: this rank itself */
     void *at;                          /* private to the channel */
     struct msg_out *queue, **queue_end;

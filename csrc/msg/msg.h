@@ -316,6 +316,17 @@ int msg_hide(msg_world *world, const msg_exposed *exposed);
 int msg_put(msg_world *world, const void *buf, size_t len, int target, const msg_exposed *exposed, uint64_t offset,
             msg_request **request);
 
+/* As msg_put without a request, for 1 to MSG_PUT_SHORT bytes, but the target is notified of the write: the last RDMA
+ * write carries immediate data, which consumes a receive of the target. So it waits, like a message, until the target
+ * has one posted. The target counts the notices of each rank, modulo 2^32, as part of its progress. The data of a
+ * counted write is in its memory. */
+int msg_put_notified(msg_world *world, const void *buf, size_t len, int target, const msg_exposed *exposed,
+                     uint64_t offset);
+uint32_t msg_notices(const msg_world *world, int source);
+/* Sleeps in the kernel, without polling first, until a packet arrives or for at most ns: the NIC's interrupt wakes this
+ * rank. Handles what has arrived. An interrupt callback is not called. */
+void msg_sleep(msg_world *world, uint64_t ns);
+
 /* Incremented in the child of each fork. State kept beside a world compares it with the value at creation. */
 extern unsigned msg_fork_epoch;
 
@@ -353,6 +364,7 @@ extern unsigned msg_fork_epoch;
     X(sleeps, "times a wait slept in the kernel")                                                 \
     X(yields, "times a wait gave the core away")                                                  \
     X(puts, "one-sided writes")                                                                   \
+    X(notices, "one-sided writes of others that used a receive here")                             \
     X(gets, "one-sided reads")                                                                    \
     X(active_sent, "active messages sent")                                                        \
     X(active_received, "active messages handled on arrival")                                      \

@@ -22,7 +22,8 @@ struct write {
     size_t len;
     uint64_t address;
     uint32_t handle;
-    int code; /* result of put_short: 1 if accepted, negative if the rank is gone */
+    int notify; /* the target is notified of it */
+    int code;   /* result of put_short: 1 if accepted, negative if the rank is gone */
 };
 
 /* True also if the rank is gone: put_away then reports the error. */
@@ -37,7 +38,7 @@ static int may_begin(void *argument)
 static int was_taken(void *argument)
 {
     struct write *a = argument;
-    a->code = a->peer->channel->put_short(a->peer, a->buf, a->len, a->address, a->handle);
+    a->code = a->peer->channel->put_short(a->peer, a->buf, a->len, a->address, a->handle, a->notify);
     return a->code != 0 || a->peer->state != MSG_PEER_CONNECTED;
 }
 
@@ -126,25 +127,41 @@ static int put_away(struct write *a, msg_request **out)
     MSG_COUNT(a->w, puts, 1);
     if (!remote && a->len)
         memmove((char *)(uintptr_t)a->address, a->buf, a->len);
-    else if (remote && is_short && a->len && (code = put_short(a)) != MSG_SUCCESS)
+    if (!remote && a->notify)
+        msg_noticed(a->peer);
+    if (remote && is_short && a->len && (code = put_short(a)) != MSG_SUCCESS)
         return code;
     return out ? begin_request(a, MSG_REQ_PUT, is_short, out) : MSG_SUCCESS;
 }
 
+static struct write a_write(msg_world *w, const void *buf, size_t len, int target)
+{
+    return (struct write){.w = w,
+                          .target = target,
+                          .buf = buf,
+                          .len = len,
+                          .peer = (unsigned)target < (unsigned)w->n_ranks ? &w->peers[target] : NULL};
+}
+
 /* Without a request (out NULL) at most MSG_PUT_SHORT bytes, copied before this returns. Waits only for room in the
- * channel, which progress of this rank makes. Failure of the rank and an interrupt end the wait. */
+ * channel, which progress of this rank makes, and for a notice until the target has a receive. Failure of the rank and
+ * an interrupt end the wait. */
+static int put_checked(struct write *a, const msg_exposed *exposed, uint64_t offset, msg_request **out)
+{
+    int code = check_put(a, exposed, offset, out != NULL);
+    if (code == MSG_SUCCESS) {
+        a->address = exposed->address + offset;
+        a->handle = a->peer->channel ? exposed->handle[a->peer->channel->handle_index(a->peer)] : 0;
+        code = put_away(a, out);
+    }
+    return code;
+}
+
 int msg_put_locked(msg_world *w, const void *buf, size_t len, int target, const msg_exposed *exposed, uint64_t offset,
                    msg_request **out)
 {
-    struct write a = {.w = w, .target = target, .buf = buf, .len = len};
-    a.peer = (unsigned)target < (unsigned)w->n_ranks ? &w->peers[target] : NULL;
-    int code = check_put(&a, exposed, offset, out != NULL);
-    if (code == MSG_SUCCESS) {
-        a.address = exposed->address + offset;
-        a.handle = a.peer->channel ? exposed->handle[a.peer->channel->handle_index(a.peer)] : 0;
-        code = put_away(&a, out);
-    }
-    return code;
+    struct write a = a_write(w, buf, len, target);
+    return put_checked(&a, exposed, offset, out);
 }
 
 int msg_put(msg_world *w, const void *buf, size_t len, int target, const msg_exposed *exposed, uint64_t offset,
@@ -155,6 +172,24 @@ int msg_put(msg_world *w, const void *buf, size_t len, int target, const msg_exp
     int code = msg_put_locked(w, buf, len, target, exposed, offset, out);
     msg_unlock(w);
     return code;
+}
+
+int msg_put_notified(msg_world *w, const void *buf, size_t len, int target, const msg_exposed *exposed, uint64_t offset)
+{
+    if (!msg_enter(w))
+        return MSG_ERR_PROCESS;
+    struct write a = a_write(w, buf, len, target);
+    a.notify = 1;
+    int code = len ? put_checked(&a, exposed, offset, NULL)
+                   : msg_fail(w, MSG_ERR_ARG, "a write of 0 bytes notifies no rank: send an empty message instead");
+    msg_unlock(w);
+    return code;
+}
+
+/* Acquire: the data of the counted writes is visible after this load. */
+uint32_t msg_notices(const msg_world *w, int source)
+{
+    return (unsigned)source < (unsigned)w->n_ranks ? vk_load_acquire(&w->peers[source].n_notices) : 0;
 }
 
 int msg_all_written(const struct msg_peer *peer)
@@ -177,8 +212,7 @@ int msg_can_get(const msg_world *w, int target)
 int msg_get(msg_world *w, void *buf, size_t len, int target, const msg_exposed *exposed, uint64_t offset,
             msg_request **out)
 {
-    struct write a = {.w = w, .target = target, .buf = buf, .len = len};
-    a.peer = (unsigned)target < (unsigned)w->n_ranks ? &w->peers[target] : NULL;
+    struct write a = a_write(w, buf, len, target);
     int code = check_put(&a, exposed, offset, 1);
     if (code == MSG_SUCCESS && !msg_can_get(w, target))
         code = msg_fail(w, MSG_ERR_NOT_SUPPORTED, "rank %d is connected by a link without RDMA reads", target);

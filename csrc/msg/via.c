@@ -241,6 +241,26 @@ static int send_credits(struct peers_pair *rank)
 
 /* ---------------------------------------------------------------- incoming packets */
 
+/* An RDMA write with immediate data consumed this receive. It placed nothing in the receive's buffer, and its length
+ * there is 0. */
+static bool is_notice(const VIP_DESCRIPTOR *d)
+{
+    return (d->CS.Status & (VIP_STATUS_IMMEDIATE | VIP_STATUS_OP_MASK)) ==
+           (VIP_STATUS_IMMEDIATE | VIP_STATUS_OP_REMOTE_RDMA_WRITE);
+}
+
+/* Posts a receive again. Its credit, if it cost one, is owed from here on. */
+static inline void give_back(struct peers_pair *rank, struct peers_slot *slot, uint32_t credit)
+{
+    if (vk_unlikely(peers_post_recv(rank, slot) != VIP_SUCCESS)) {
+        msg_peer_failed(peer_of(rank), "no receive could be posted");
+        return;
+    }
+    rank->owed += credit;
+    if (vk_unlikely(peers_owes(rank)) && !send_credits(rank))
+        peers_unsettle(rank);
+}
+
 /* Handles an entry of the completion queue: one receive of this VI is complete. The order matters. Credits on the
  * packet count before its delivery, because the delivery may cause a reply. Its buffer is posted again before it is
  * owed, because the sender may use the credit at once. */
@@ -260,7 +280,13 @@ static void receive(VIP_VI_HANDLE vi)
     size_t len = slot->d.CS.Length;
     int kind = p->head.kind & MSG_PKT_MASK;
     if (vk_unlikely(len < sizeof p->head || (kind != MSG_PKT_EAGER && kind != MSG_PKT_CREDIT && len < sizeof *p))) {
-        msg_peer_failed(peer, "a packet was too short");
+        if (is_notice(&slot->d)) {
+            rank->credits += slot->d.CS.ImmediateData & 0xFF;
+            MSG_COUNT(peer->world, notices, 1);
+            msg_noticed(peer);
+            give_back(rank, slot, 1);
+        } else
+            msg_peer_failed(peer, "a packet was too short");
         return;
     }
     rank->credits += p->head.credits;
@@ -268,14 +294,8 @@ static void receive(VIP_VI_HANDLE vi)
         msg_arrived(peer, p, slot->buf + sizeof p->head, len - sizeof p->head);
     else if (kind != MSG_PKT_CREDIT)
         msg_arrived(peer, p, slot->buf + sizeof *p, len - sizeof *p);
-    if (vk_unlikely(peers_post_recv(rank, slot) != VIP_SUCCESS)) {
-        msg_peer_failed(peer, "no receive could be posted");
-        return;
-    }
     /* A CREDIT packet used none of the sender's credits, so none is owed for it. */
-    rank->owed += kind != MSG_PKT_CREDIT;
-    if (vk_unlikely(peers_owes(rank)) && !send_credits(rank))
-        peers_unsettle(rank);
+    give_back(rank, slot, kind != MSG_PKT_CREDIT);
 }
 
 /* Serves ranks with outstanding sends or owed credits, as many as are listed now. Reports may append more ranks
@@ -404,18 +424,26 @@ static int get(struct msg_peer *peer, msg_request *r, size_t offset, size_t len,
 }
 
 /* Copies to an eager buffer, so that the caller may reuse its own at once. An RDMA write uses no receive buffer of
- * the target, so it needs no credit. Its slot is a send slot, which send_done restores. */
-static int put_short(struct msg_peer *peer, const void *data, size_t len, uint64_t address, uint32_t handle)
+ * the target, so it needs no credit. With `notify` it carries immediate data, which consumes a receive and so needs
+ * one; the owed credits are its immediate data. Its slot is a send slot, which send_done restores. */
+static int put_short(struct msg_peer *peer, const void *data, size_t len, uint64_t address, uint32_t handle, int notify)
 {
     struct peers_pair *rank = rank_of(peer);
     if (vk_unlikely(rank->state != PEERS_MET))
         return vc_meet(peer);
+    if (notify && rank->credits == 0)
+        return without_credit(peer);
     struct peers_slot *slot = take_slot(rank, 2);
     if (slot == NULL)
         return 0;
     memcpy(slot->buf, data, len);
     slot->d.DS[1].Local = slot->d.DS[0].Local;
     peers_set_rdma(slot, VIP_CONTROL_OP_RDMAWRITE, address, handle, len);
+    if (notify) {
+        slot->d.CS.Control |= VIP_CONTROL_IMMEDIATE;
+        slot->d.CS.ImmediateData = peers_pay(rank);
+        rank->credits--;
+    }
     return post(rank, slot) == 0 ? 1 : -1;
 }
 

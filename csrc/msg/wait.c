@@ -242,6 +242,14 @@ int msg_wait_until(msg_world *w, int (*done)(void *), void *argument, int64_t ti
     return code;
 }
 
+void msg_sleep(msg_world *w, uint64_t ns)
+{
+    if (!msg_enter(w))
+        return;
+    sleep_in_kernel(w, ns);
+    msg_unlock(w);
+}
+
 /* Condition of msg_idle: an event has changed a sum of counters that only grow. */
 struct change {
     msg_world *w;

@@ -9,6 +9,26 @@
 #include "msg_calls.h"
 #include "msg_cases.h"
 
+/* Writes of which the target is notified, and whose data is there by then. The target polls and sleeps in turns. Then
+ * more writes at once than it has receives, so that they wait for credits. */
+static void put_with_notices(msg_world *w, const void *cells, int next, int last, const msg_exposed *remote)
+{
+    const uint64_t *written = cells;
+    for (uint64_t k = 1; k <= 150; k++) {
+        OK(msg_put_notified(w, &k, sizeof k, next, remote, 8));
+        if (k > 30)
+            continue;
+        WAIT_UNTIL((k % 2 ? (void)msg_progress(w) : msg_sleep(w, 5 * VK_MS), msg_notices(w, last) >= k));
+        CHECK(__atomic_load_n(&written[1], __ATOMIC_ACQUIRE) >= k);
+    }
+    WAIT_UNTIL((msg_progress(w), msg_notices(w, last) == 150));
+    CHECK_EQ(written[1], 150);
+    CHECK_EQ(job_counter(w, MSG_COUNTER_notices), 150);
+    CHECK_EQ(msg_notices(w, next), 0); /* of three ranks, the next one writes to the last */
+    GIVES(msg_put_notified(w, cells, 0, next, remote, 8), MSG_ERR_ARG);
+    GIVES(msg_put_notified(w, cells, MSG_PUT_SHORT + 1, next, remote, 8), MSG_ERR_ARG);
+}
+
 /* One-sided writes into the memory of a rank that makes no calls. */
 void case_put(msg_world **world, int rank, int n_ranks)
 {
@@ -35,6 +55,9 @@ void case_put(msg_world **world, int rank, int n_ranks)
         WAIT_UNTIL(__atomic_load_n(&cells[(rank + n_ranks - 1) % n_ranks], __ATOMIC_ACQUIRE) >=
                    k); /* no call of this rank */
     }
+    job_meet();
+    put_with_notices(w, cells, next, (rank + n_ranks - 1) % n_ranks, &remote[next]);
+    job_meet();
     pattern_fill(data, LEN - 64, (unsigned)rank);
     OK(msg_put(w, data, LEN - 64, next, &remote[next], 64, &r));
     OK(msg_wait(w, &r, NULL, MSG_FOREVER));

@@ -127,6 +127,23 @@ def test_registration_in_each_barrier_costs_a_message_more(machine):
     assert each > 2 * once
 
 
+def test_notices_of_a_write_cost_a_receive_and_an_interrupt():
+    """Gupta et al., 4.2: immediate data consumes a receive, and an interrupt is "very expensive". To the bit, twice."""
+    chosen = ["rdma", "rdma-immediate", "rdma-interrupt", "rdma-dynamic", "message"]
+
+    def measured():
+        return barrier.measure([2, 3], algorithms=chosen, machine="barrier-cluster-1", with_mpi=False)["series"]
+
+    first = measured()
+    assert _points(first) == _points(measured())
+    times = {(one["algorithm"], one["ranks"]): one["points"][0]["time_s"]["median"] for one in first}
+    interrupt_s = 1e-6 * machines.load("barrier-cluster-1")["via.interrupt_us"]
+    for ranks, steps in ((2, 1), (3, 2)):
+        write, notice, wakeup, _, message = (times[name, ranks] for name in chosen)
+        assert write < notice < message, "the receive costs, but no envelope is matched"
+        assert wakeup - notice >= 0.8 * steps * interrupt_s
+
+
 @pytest.mark.parametrize(("name", "ranks"), [("barrier-cluster-1", [2, 3, 5, 8]), ("barrier-cluster-3", [32])])
 def test_live_barriers_agree_with_the_replay(name, ranks):
     """One cost model: the code on the simulated link, and its schedule in the replay, within 2 %."""
