@@ -523,14 +523,14 @@ def _mpi() -> list[Finding]:
 
 def _programs() -> Finding:
     """Check the programs of others that can be measured or compared, by Debian's packages."""
-    packages = {"NPtcp": "netpipe-tcp", "iperf3": "iperf3", "lamboot": "lam-runtime", "pvm": "pvm"}
+    packages = dict(NPtcp="netpipe-tcp", oshrun="openmpi-bin", iperf3="iperf3", lamboot="lam-runtime", pvm="pvm")
     there = [name for name in packages if shutil.which(name)]
     missing = [package for name, package in packages.items() if name not in there]
     return Finding(
         "others' programs",
         True if "NPtcp" in there else None,
         ", ".join(there) or "none",
-        "NPtcp is the protocol netpipe:tcp; `viakit import` reads results of NetPIPE, the OSU benchmarks and iperf3",
+        "NPtcp: protocol netpipe:tcp; oshrun: protocol shmem; `viakit import` reads NetPIPE, OSU benchmarks and iperf3",
         f"sudo apt-get install {' '.join(missing)}" if missing else "",
     )
 

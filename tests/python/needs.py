@@ -42,6 +42,14 @@ def mpi_library(protocol: str) -> mpi.Library:
         pytest.skip(f"missing package: {error}")
 
 
+def oshmem() -> mpi.Library:
+    """Return an Open MPI with OpenSHMEM, which no package of PyPI has."""
+    try:
+        return mpi.find("mpi:openmpi+oshmem")
+    except MeasureError as error:
+        pytest.skip(f"this machine has no OpenSHMEM: {error}")
+
+
 def instructions(*missing: str) -> None:
     """Skip a test for the vector instructions that this machine lacks: their kernels have not been run."""
     if missing:

@@ -44,7 +44,9 @@ wait_for = functools.partial(waiting.until, limit_s=DEADLINE_S)
 
 def need(protocol: str) -> None:
     """Skip where the library that a protocol stands on is not installed."""
-    if endpoints.lookup(protocol).by_mpi:
+    if "oshmem" in endpoints.lookup(protocol).needs:
+        needs.oshmem()
+    elif endpoints.lookup(protocol).by_mpi:
         needs.mpi_library(endpoints.lookup(protocol).library)
 
 

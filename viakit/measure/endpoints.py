@@ -67,7 +67,8 @@ class Protocol:
     levels : tuple of str
         "c": the measuring loop in C; "python": the same loop in Python, through the protocol's Python interface.
     needs : frozenset of str
-        "testbed": two hosts connected by a wire; "mpi": an MPI library and mpi4py; "NPtcp": that program.
+        "testbed": two hosts connected by a wire; "mpi": an MPI library and mpi4py; "oshmem": its OpenSHMEM library;
+        "NPtcp": that program.
     description : str
         Description in one line.
     min_bytes, max_bytes : int
@@ -130,7 +131,7 @@ class Protocol:
     @property
     def library(self) -> str:
         """Name of the MPI library for :func:`viakit.launch.mpi_library.find`: "mpi:mpich" for "put-mpi:mpich"."""
-        return self.name.rpartition("-")[2]
+        return "mpi:openmpi+oshmem" if self.name == "shmem" else self.name.rpartition("-")[2]
 
     @property
     def takes_faults(self) -> bool:
@@ -249,6 +250,9 @@ _TABLE = {
                f"the same by {title}", f"{call.capitalize()} by {title}", needs=("mpi",), **more)
           for call, more, markers in (("put", _PUT, "DP"), ("get", _GET, "v^"))
           for (name, title), marker in zip((("mpich", "MPICH"), ("openmpi", "Open MPI")), markers, strict=True)),
+        _row("shmem", "mpi", "sides_win:ShmemSide", "green D",
+             "Open MPI's OpenSHMEM: a put into symmetric memory, then a put of a counter", "OpenSHMEM",
+             needs=("mpi", "oshmem"), max_bytes=16 << 20, **_PUT),
         _row("netpipe:tcp", "ip", "sides_netpipe:NetpipeSide", "blue X", "NetPIPE's own program over TCP: NPtcp",
              "NetPIPE over TCP", waits=("block",), modes=("pingpong",), buffers=("same", "cold"),
              min_bytes=1, needs=("NPtcp",), **_UNCOUNTED, **_SIZED),
