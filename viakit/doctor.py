@@ -523,9 +523,9 @@ def _mpi() -> list[Finding]:
 
 def _programs() -> Finding:
     """Check the programs of others that can be measured or compared, by Debian's packages."""
-    packages = dict(NPtcp="netpipe-tcp", oshrun="openmpi-bin", iperf3="iperf3", lamboot="lam-runtime", pvm="pvm")
-    there = [name for name in packages if shutil.which(name)]
-    missing = [package for name, package in packages.items() if name not in there]
+    debs = {"NPtcp": "netpipe-tcp", "oshrun": "openmpi-bin", "iperf3": "iperf3", "lamboot": "lam-runtime", "pvm": "pvm"}
+    there = [name for name in debs if shutil.which(name)]
+    missing = [package for name, package in debs.items() if name not in there]
     return Finding(
         "others' programs",
         True if "NPtcp" in there else None,
