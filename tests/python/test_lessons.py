@@ -7,7 +7,9 @@ One run of a lesson has all answers to each exercise. To none, wrong and lazy on
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import re
+import runpy
 from pathlib import Path
 
 import needs
@@ -141,6 +143,14 @@ def test_a_guess_precedes_each_measurement_and_is_displayed_beside_it(lesson):
             pending -= shown
     assert not pending, f"guesses that are not displayed beside a measurement: {pending}"
     assert n_measurements or number_of(lesson) in (2, 9), "lessons 2 and 9 count and compute first"
+
+
+def test_the_stopwatch_walks_each_minute_of_the_plan_once():
+    steps = runpy.run_path(str(CHECKOUT / "tools" / "walk"), run_name="walk")["steps"]()
+    assert steps[0][0] == 0
+    assert steps[-1][1] == 90
+    for before, after in itertools.pairwise(steps):
+        assert before[1] == after[0], f"the step after minute {before[1]} begins at minute {after[0]}"
 
 
 def test_a_page_shows_the_outputs_of_the_same_text_only(tmp_path, monkeypatch):
