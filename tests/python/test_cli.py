@@ -497,7 +497,7 @@ class Started:
 
     def end(self):
         """Its status and what it wrote, when it has ended and nothing is left of it."""
-        out, err = self.process.communicate(timeout=90)
+        out, err = self.process.communicate(timeout=200)
         until(lambda: not marked(self.mark), "all that it started has gone")
         return self.process.returncode, out, err
 
