@@ -162,8 +162,8 @@ def _measured(paper: str, figure: str, seconds: float | None, sweeps: tuple[str,
             protocols=list(protocols), sizes=sizes, hosts="testbed", seconds=seconds, skip_unavailable=True
         )
         document = sweep.run(config).document
-        for name, reason in document.get("skipped", {}).items():
-            click.echo(f"not measured: {name}: {reason}", err=True)
+        for one in document.get("skipped", []):
+            click.echo(f"not measured: {one['protocol']}: {one['reason']}", err=True)
         documents.append(document)
     return {
         one["label"]: [(nbytes, 8e-6 * rate) for nbytes, rate in zip(one["nbytes"], one["Bps"], strict=True)]
