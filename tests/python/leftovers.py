@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 SHM = Path("/dev/shm")
 
@@ -40,10 +42,27 @@ def marked(mark: bytes) -> dict[int, str]:
     return found
 
 
-def mpi_files() -> set[Path]:
-    """Return Open MPI's scratch folders and MPICH's segments in /dev/shm that no process uses."""
-    found = {*SHM.glob("viakit-mpi-*"), *SHM.glob("mpich*")}
-    return {path for path in found if not in_use(path.name)}
+@contextlib.contextmanager
+def mpi_files() -> Iterator[Callable[[], set[Path]]]:
+    """Yield a function that returns what is left of the MPI jobs that this process has started meanwhile.
+
+    These are Open MPI's scratch folders, and MPICH's segments in /dev/shm. Jobs of other tests, which run at the same
+    time, have such files, too.
+    """
+    from viakit.measure import ranks  # conftest.py imports this file before it checks which viakit is installed
+
+    made: list[ranks.Ranks] = []
+
+    def record(one: ranks.Ranks, *arguments: Any, **more: Any) -> None:
+        made.append(one)
+        init(one, *arguments, **more)
+
+    init = ranks.Ranks.__init__
+    ranks.Ranks.__init__ = record
+    try:
+        yield lambda: {Path(path) for one in made for path in (one.scratch, *one._files) if os.path.exists(path)}
+    finally:
+        ranks.Ranks.__init__ = init
 
 
 def namespaces() -> set[str]:

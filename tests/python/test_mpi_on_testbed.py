@@ -26,14 +26,15 @@ def sent_by(host) -> int:
 @pytest.mark.parametrize("flavour", mpi.FLAVOURS)
 def test_every_byte_crosses_the_wire(flavour):
     needs.mpi_library(f"mpi:{flavour}")
-    before = leftovers.mpi_files()
-    with needs.hosts() as testbed, Pair(f"mpi:{flavour}", testbed=testbed, timeout_s=LIMIT_S) as pair:
-        sent = [sent_by(host) for host in testbed.hosts]
-        pair.run(100_000, count=20, warmup=0, validate=True)
-        assert all(sent_by(host) - was >= 20 * 100_000 for host, was in zip(testbed.hosts, sent, strict=True))
-        assert "TCP" in pair.info["transport"] or "btl self,tcp" in pair.info["transport"]
-        assert pair.info["hosts"] == "testbed"
-    assert leftovers.mpi_files() <= before
+    with leftovers.mpi_files() as left:
+        with needs.hosts() as testbed, Pair(f"mpi:{flavour}", testbed=testbed, timeout_s=LIMIT_S) as pair:
+            sent = [sent_by(host) for host in testbed.hosts]
+            pair.run(100_000, count=20, warmup=0, validate=True)
+            assert all(sent_by(host) - was >= 20 * 100_000 for host, was in zip(testbed.hosts, sent, strict=True))
+            assert "TCP" in pair.info["transport"] or "btl self,tcp" in pair.info["transport"]
+            assert pair.info["hosts"] == "testbed"
+            assert left(), "no file of the job was found"
+        assert not left()
 
 
 def test_sweep_has_the_mpis_beside_other_protocols_on_request(tmp_path):

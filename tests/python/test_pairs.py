@@ -66,9 +66,9 @@ def exists(pid: int) -> bool:
 @pytest.fixture(autouse=True)
 def _no_file_of_mpi_left():
     """Neither Open MPI's scratch nor MPICH's segments, however its processes ended."""
-    before = leftovers.mpi_files()
-    yield
-    wait_for(lambda: not leftovers.mpi_files() - before, "no file of an MPI library is left in /dev/shm")
+    with leftovers.mpi_files() as left:
+        yield
+        wait_for(lambda: not left(), "no file of an MPI library is left")
 
 
 @pytest.fixture(scope="module")
