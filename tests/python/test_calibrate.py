@@ -6,10 +6,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import ClassVar
 
+import numpy as np
 import pytest
 
 from viakit import _core
+from viakit.measure import calibrate, turns
+from viakit.measure import calibrate_messages as messages
 from viakit.measure.calibrate_messages import LONG, SIZES, Thresholds, calibrate_messages, choose
 
 DEADLINE_S = 60.0
@@ -119,3 +124,47 @@ def test_a_short_calibration(tmp_path):
     got = opened(tmp_path, FIELDS)
     assert got["eager_limit_local"] == found.choice["eager_limit"]
     assert got["credits"] == found.choice["credits"]
+
+
+class TimedPair:
+    """A pair in virtual time: START_S to start, 10 ms to connect again, 2 µs and 0.2 ns per byte for a message."""
+
+    START_S = 0.4
+    now_s = 1000.0
+    starts: ClassVar[list[str]] = []
+
+    def __init__(self, protocol, **options):
+        self.starts.append(protocol)
+        self.pass_time(self.START_S)
+
+    @classmethod
+    def pass_time(cls, seconds):
+        cls.now_s += seconds
+
+    def reopen(self, options):
+        self.pass_time(0.01)
+
+    def run(self, nbytes, mode="pingpong", count=1000, repeats=1):
+        one_way_s = 2e-6 + 2e-10 * nbytes
+        self.pass_time((2 if mode == "pingpong" else repeats) * count * one_way_s)
+        return SimpleNamespace(one_way_s=np.full(3, one_way_s))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.pass_time(0.01)
+
+
+@pytest.mark.parametrize("seconds", [0.75, 1.5, 3.0])
+@pytest.mark.parametrize("what", ["bip", "messages"])
+def test_the_time_of_a_calibration_includes_the_start_of_processes(monkeypatch, what, seconds):
+    monkeypatch.setattr(TimedPair, "starts", [])
+    for module in (calibrate, messages):
+        monkeypatch.setattr(module, "Pair", TimedPair)
+    monkeypatch.setattr(turns.time, "monotonic", lambda: TimedPair.now_s)
+    begun = TimedPair.now_s
+    (calibrate.calibrate if what == "bip" else calibrate_messages)("shm", seconds=seconds)
+    assert TimedPair.starts == ["bip-shm" if what == "bip" else "msg-via"], "processes serve one setting only"
+    passed = TimedPair.now_s - begun  # in virtual time, so it is exact
+    assert 0.6 * seconds < passed < 1.4 * seconds

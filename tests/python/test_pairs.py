@@ -260,6 +260,31 @@ def test_many_pairs_stay_open_and_take_turns():
                 exercise(pair, (64,))
 
 
+@pytest.mark.parametrize(
+    ("protocol", "several"),
+    [
+        ("bip-shm", [{"packet": 4096, "small": 252}, {"packet": 65536, "small": 252}, {"small": 65536}]),
+        ("bip-udp", [{"packet": 4096, "small": 252}, {"small": 1024}]),
+        ("msg-via", [{"policy": "credits=16"}, {"policy": "eager_limit_local=512,rendezvous=r3"}, {}]),
+        ("msg-tcp", [{"policy": "tcp,eager_limit=512"}, {}]),
+        ("via-eth", [{"reliability": "reception"}, {"reliability": "unreliable"}]),
+    ],
+)
+def test_a_pair_is_opened_again_in_the_same_processes(protocol, several, testbed):
+    with Pair(protocol, testbed=testbed) as pair:
+        pids = pair.pids
+        for options in several:
+            pair.reopen(options)
+            assert pair.info.get("options", {}) == options
+            assert pair.run(20000, count=5, validate=True).one_way_s.size == 5
+        assert pair.pids == pids
+
+
+def test_ranks_of_an_mpi_library_are_not_opened_again():
+    with Pair("mpi") as pair, pytest.raises(MeasureError, match="mpi cannot be opened again"):
+        pair.reopen({})
+
+
 def test_counters_tell_polled_from_blocking():
     with Pair("tcp", wait="block") as pair:
         samples = pair.run(64, count=200, warmup=1)

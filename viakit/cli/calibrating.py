@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["calibrate"]
 
+_LEAST_S = 1.25  # for a link; the start of its hosts and processes needs about half of it
+
 
 @click.command()
 @click.argument("links", nargs=-1, metavar="[shm|eth|udp|tcp]...")
@@ -41,7 +43,7 @@ __all__ = ["calibrate"]
     show_default=True,
     help="Calibrate BIP's pipeline, or the thresholds of the message engine, or both.",
 )
-@click.option("--seconds", type=float, default=60.0, show_default=True, help="Approximate time for all measurements.")
+@click.option("--seconds", type=float, default=60.0, show_default=True, help="Approximate time for everything.")
 @click.option("--rate", help="Limit of the testbed's wire, bit/s: 1gbit, 100mbit, 1e9.")
 @click.option(
     "--plot", "picture", metavar="P", help="Draw model and measurement; for several links, P gets the link's name."
@@ -81,6 +83,16 @@ class _Wanted:
     rate: str | None
     dry_run: bool
     pipelines: list[str] = field(default_factory=list)  # links whose pipeline of BIP is measured
+    begun: float = field(default_factory=time.monotonic)
+
+    @property
+    def left_s(self) -> float:
+        """Time that is left for measurements and the start of processes, at least 0."""
+        return self.time_until(0.0)
+
+    def time_until(self, left_s: float) -> float:
+        """Return the time until *left_s* seconds are left, at least 0."""
+        return max(0.0, self.begun + self.seconds - time.monotonic() - left_s)
 
     @property
     def remote(self) -> bool:
@@ -146,24 +158,31 @@ class _Wanted:
 
 
 def _calibrate_each(wanted: _Wanted, pictures: Mapping[str, Path]) -> None:
-    """Calibrate links in turn until the time is over; print a table, and name the links that were not measured."""
+    """Calibrate links in turn until the time is over; print a table, and name the links that were not measured.
+
+    Each link gets an equal share of the time that is left, with the start of its hosts and processes, but at least
+    _LEAST_S. A link for which less is left is not measured.
+    """
     from viakit.measure import calibrate as calibration  # start-up time
     from viakit.measure import calibration_store  # start-up time
     from viakit.measure.calibrate_messages import calibrate_messages  # start-up time
     from viakit.measure.calibrate_table import table  # start-up time
 
-    begun, left, seconds = time.monotonic(), list(wanted.links), wanted.seconds
+    left = list(wanted.links)
     found: list[tuple[str, Calibration | None, Any]] = []
-    each = seconds / (len(wanted.pipelines) + (len(left) if wanted.what != "bip" else 0))
     saved: list[str] = []
-    while left and (not found or time.monotonic() - begun + each < seconds):
+    while left and (not found or wanted.left_s >= _LEAST_S):
+        until_s = wanted.left_s - max(wanted.left_s / len(left), min(_LEAST_S, wanted.seconds))
         link = left.pop(0)
         with contextlib.ExitStack() as stack:
             hosts = wanted.open_hosts(link, stack)
-            options: dict[str, Any] = {"testbed": hosts, "seconds": each}
-            options["say"] = lambda text: click.echo(text, err=True)
-            pipeline = calibration.calibrate(link, **options) if link in wanted.pipelines else None
-            thresholds = calibrate_messages(link, **options) if wanted.what != "bip" else None
+            options: dict[str, Any] = {"testbed": hosts, "say": lambda text: click.echo(text, err=True)}
+            pipeline = thresholds = None
+            if link in wanted.pipelines:
+                half_s = wanted.time_until(until_s) / (1 + (wanted.what != "bip"))
+                pipeline = calibration.calibrate(link, **options, seconds=half_s)
+            if wanted.what != "bip":
+                thresholds = calibrate_messages(link, **options, seconds=wanted.time_until(until_s))
             done = [one for one in (pipeline, thresholds) if one is not None]
             if wanted.remote and not wanted.dry_run:
                 saved += calibration_store.save_on(hosts, done)

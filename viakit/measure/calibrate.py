@@ -19,7 +19,7 @@ from viakit.base import calibration_file as _calibration_file
 from viakit.measure.environment import environment
 from viakit.measure.look import PALETTE, SYMBOLS
 from viakit.measure.pair import Pair
-from viakit.measure.turns import count_for
+from viakit.measure.turns import Shares, count_for
 
 if TYPE_CHECKING:
     from viakit.remote import Remote
@@ -108,8 +108,13 @@ def fit(times: dict[tuple[int, int], float]) -> tuple[float, float, float, float
 
 
 def typical_s(pair: Pair, nbytes: int, slice_s: float, least: int, most: int) -> float:
-    """Return the median one-way time of as many messages as take about *slice_s* seconds, within both limits."""
+    """Return the median one-way time of as many messages as take about *slice_s* seconds, within both limits.
+
+    Five messages estimate the number. If they took the whole time, they are the measurement.
+    """
     first = float(np.median(pair.run(nbytes, count=5).one_way_s))
+    if 2 * 5 * first >= slice_s:
+        return first
     return float(np.median(pair.run(nbytes, count=count_for(slice_s, 2 * first, least, most)).one_way_s))
 
 
@@ -129,7 +134,8 @@ def calibrate(
     testbed : Testbed or viakit.remote.Remote, optional
         Two hosts for links between hosts.
     seconds : float
-        Approximate time for measurements. Below 5 s three sizes of packets are measured in place of five.
+        Approximate time, with the start of the two processes. Below 5 s three sizes of packets are measured in place
+        of five.
     say : callable
         Called with a description of each measurement.
 
@@ -138,21 +144,21 @@ def calibrate(
     Calibration
     """
     packets = PACKETS if seconds >= SHORT_S else PACKETS[::2]
-    slice_s = seconds / (len(packets) * len(LENGTHS) + 2 * len(SHORTS))
-    name = f"bip-{link}"
-
-    def measure(lengths: tuple[int, ...], **options: int) -> dict[int, float]:
-        with Pair(name, testbed=testbed, buffers="same", options=options) as pair:
-            return {nbytes: typical_s(pair, nbytes, slice_s, 5, 2000) for nbytes in lengths}
-
+    shares = Shares(seconds, len(packets) * len(LENGTHS) + 2 * len(SHORTS))
     times: dict[tuple[int, int], float] = {}
-    for packet in packets:
-        say(f"{link}: packets of {packet} bytes" if packet < WHOLE else f"{link}: one packet")
-        for nbytes, value in measure(LENGTHS, packet=packet, small=252).items():
-            if packet <= nbytes or packet == WHOLE:
-                times[nbytes, packet] = value
-    say(f"{link}: short messages")
-    queue, rendezvous = measure(SHORTS, small=65536), measure(SHORTS, small=252, packet=WHOLE)
+    with Pair(f"bip-{link}", testbed=testbed, buffers="same") as pair:
+
+        def measure(lengths: tuple[int, ...], **options: int) -> dict[int, float]:
+            pair.reopen(options)
+            return {nbytes: typical_s(pair, nbytes, shares.next_s(), 5, 2000) for nbytes in lengths}
+
+        for packet in packets:
+            say(f"{link}: packets of {packet} bytes" if packet < WHOLE else f"{link}: one packet")
+            for nbytes, value in measure(LENGTHS, packet=packet, small=252).items():
+                if packet <= nbytes or packet == WHOLE:
+                    times[nbytes, packet] = value
+        say(f"{link}: short messages")
+        queue, rendezvous = measure(SHORTS, small=65536), measure(SHORTS, small=252, packet=WHOLE)
     faster = [nbytes for nbytes in SHORTS if queue[nbytes] <= rendezvous[nbytes]]
     return Calibration(link, *fit(times), small_bytes=max(faster, default=252), times=times, environment=environment())
 

@@ -22,6 +22,7 @@ from viakit.measure.calibrate import typical_s
 from viakit.measure.endpoints import lookup
 from viakit.measure.environment import environment
 from viakit.measure.pair import Pair
+from viakit.measure.turns import Shares
 
 if TYPE_CHECKING:
     from viakit.remote import Remote
@@ -130,7 +131,7 @@ def calibrate_messages(
     testbed : Testbed or viakit.remote.Remote, optional
         Two hosts for links between hosts.
     seconds : float
-        Approximate time for measurements.
+        Approximate time, with the start of the two processes.
     say : callable
         Called with a description of each measurement.
 
@@ -150,18 +151,20 @@ def calibrate_messages(
         ways[way] = f"eager_limit{suffix}=512,rendezvous={way}"
     turns = (1, -1) if seconds >= SHORT_S else (1,)
     credits_of = (CREDITS if seconds >= SHORT_S else CREDITS[::3]) if by_via else ()
-    slice_s = seconds / (len(turns) * (len(SIZES) + len(LONG)) * len(ways) + 2 * len(CREDITS))
+    n_points = len(turns) * ((len(SIZES) + len(LONG)) * len(ways) - len(LONG)) + len(credits_of)
+    shares = Shares(seconds, n_points)
     samples: dict[tuple[str, int], list[float]] = {}
-    for turn in turns:
-        for way in list(ways)[::turn]:
-            say(f"{link}: messages, {'sent at once' if way == 'eager' else way}")
-            with Pair(name, testbed=testbed, **conditions, options={**options, "policy": ways[way]}) as pair:
-                for n in SIZES + (() if way == "eager" else LONG):
-                    samples.setdefault((way, n), []).append(typical_s(pair, n, slice_s, 10, 3000))
     gaps: dict[int, float] = {}
-    for credits in credits_of:
-        say(f"{link}: {credits} eager buffers")
-        with Pair(name, testbed=testbed, **conditions, options={**options, "policy": f"credits={credits}"}) as pair:
+    with Pair(name, testbed=testbed, **conditions, options=options) as pair:
+        for turn in turns:
+            for way in list(ways)[::turn]:
+                say(f"{link}: messages, {'sent at once' if way == 'eager' else way}")
+                pair.reopen({**options, "policy": ways[way]})
+                for n in SIZES + (() if way == "eager" else LONG):
+                    samples.setdefault((way, n), []).append(typical_s(pair, n, shares.next_s(), 10, 3000))
+        for credits in credits_of:
+            say(f"{link}: {credits} eager buffers")
+            pair.reopen({**options, "policy": f"credits={credits}"})
             run = pair.run(STREAM_BYTES, "stream", count=2000, repeats=9 if seconds >= SHORT_S else 3)
             gaps[credits] = float(np.median(run.one_way_s))
     times = {key: min(found) for key, found in samples.items()}

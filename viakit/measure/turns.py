@@ -64,6 +64,22 @@ def count_for(burst_s: float, each_s: float, least: int, most: int) -> int:
     return int(min(max(burst_s / max(each_s, 1e-9), least), most))
 
 
+class Shares:
+    """A limited time for a number of points. Each point gets an equal share of the time that is left at its turn.
+
+    So the start of processes, which takes time before the first point, makes the measurement of each point shorter.
+    """
+
+    def __init__(self, seconds: float, n_points: int) -> None:
+        self._clock, self._n_left = Clock(seconds), n_points
+
+    def next_s(self) -> float:
+        """Return the share of the next point in seconds."""
+        share_s = self._clock.left_s / max(1, self._n_left)
+        self._n_left -= 1
+        return share_s
+
+
 class Clock:
     """A limited time, which begins when the clock is made or restarted. All times are seconds."""
 
