@@ -9,7 +9,7 @@ import needs
 import pytest
 
 from viakit import _core
-from viakit.measure import breakdown
+from viakit.measure import breakdown, look
 from viakit.measure.breakdown import PARTS, Breakdown, Message
 
 
@@ -29,6 +29,13 @@ def test_the_parts_add_up_to_the_blocking_time():
     assert parts["protocol"] == pytest.approx(4.2e-6)
     assert parts["wake-up"] == pytest.approx(11e-6)
     assert parts["remainder"] == pytest.approx(3e-6)
+
+
+def test_numbers_on_coloured_parts_are_the_same_in_each_theme():
+    assert look.INK not in breakdown.COLOURS, "a part in the colour of the page's text"
+    page = Breakdown(8, [message()])._repr_html_()
+    for colour in (look.ON_DARK, look.ON_LIGHT):
+        assert f'<g style="fill: {colour}"' in page, "mixed with the colour of the page's text"
 
 
 def test_what_was_not_separated_is_said():

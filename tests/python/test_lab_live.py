@@ -9,7 +9,9 @@ import sys
 import pytest
 from kernel import notebook, shown
 
+from viakit.lab import live
 from viakit.lab._live import LiveFigure
+from viakit.measure import look
 
 SERIES = {
     "protocol": "unix", "link": "unix", "hosts": "local", "mtu": None, "mode": "pingpong", "wait": "poll",
@@ -49,6 +51,34 @@ def test_a_sweep_draws_while_it_measures_and_the_result_replaces_the_figure():
     pages = shown(made[3], "text/html")
     assert [page.count("<svg") for page in pages if "<svg" in page] == [1], "the figure is there twice"
     assert "<table" in pages[-1]
+
+
+def test_bars_appear_one_after_the_other_and_are_readable_in_each_theme():
+    bars = (
+        "from viakit.lab import live\nwith live.Bars('time, %', 'shares') as drawing:\n"
+        "    for name, n in (('EP', 97), ('IS', 4)):\n"
+        "        drawing.add(name, {'computing': n, 'communicating': 100 - n})"
+    )
+    (outputs,) = notebook(bars, mode="widgets")
+    (page,) = shown(outputs, "text/html")
+    assert 'aria-label="shares"' in page
+    assert "currentColor" in page
+    for word in ("EP", "IS", "computing", "communicating", "97", "96", "time, %"):
+        assert f"<!-- {word} -->" in page, word
+    assert "<!-- 3 -->" not in page, "a number that is wider than its part"
+    assert look.ON_DARK in page, "the hatch, by which the parts differ in grey, has no colour"
+
+
+def test_a_figure_of_bars_has_them_in_the_order_of_their_measurement():
+    drawing = live.Bars("seconds")
+    widths = []
+    for name, parts in (("SOR", {"a": 1.0, "b": 2.0}), ("IS", {"b": 1.0, "c": 4.0}), ("SOR", {"a": 3.0})):
+        drawing.add(name, parts)
+        (axes,) = drawing.figure().axes
+        widths.append([bar.get_width() for bar in axes.patches])
+    assert widths == [[1, 2], [1, 0, 2, 1, 0, 4], [3, 0, 0, 1, 0, 4]]
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["SOR", "IS"]
+    assert axes.yaxis_inverted()
 
 
 def test_the_command_waits_for_its_reader_and_does_not_hang_without_one():

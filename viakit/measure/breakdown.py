@@ -47,6 +47,7 @@ from viakit.base.sheet import sheet
 from viakit.measure import plot, sweep
 from viakit.measure.endpoints import MeasureError
 from viakit.measure.environment import environment
+from viakit.measure.look import ON_DARK, ON_LIGHT
 from viakit.measure.report import html_table
 from viakit.measure.table import format_time
 
@@ -60,7 +61,8 @@ __all__ = ["PARTS", "PROTOCOLS", "Breakdown", "Message", "check", "measure"]
 
 PARTS = ("system calls", "copies", "protocol", "interrupt", "wake-up", "remainder")
 PROTOCOLS = ("tcp", "udp", "via-eth")
-COLOURS = ("#4D4D4D", "#0072B2", "#D55E00", "#E69F00", "#56B4E9", "#BBBBBB")  # from dark to light, for grey
+# From dark to light, for grey. None is INK, which pages exchange for the colour of their text.
+COLOURS = ("#4C4C4C", "#0072B2", "#D55E00", "#E69F00", "#56B4E9", "#BBBBBB")
 MOST_BYTES = 1400  # one frame; longer messages overlap their own steps
 _CALLS = {"tcp": 2, "udp": 2, "via-eth": 1}
 _COPIES = {"tcp": 2, "udp": 2, "via-eth": 3}
@@ -195,7 +197,7 @@ class Breakdown:
                     light = part in ("interrupt", "wake-up", "remainder")
                     axes.text(
                         starts[i] + width / 2, i, f"{width:.3g}", ha="center", va="center", fontsize=8,
-                        color="#111111" if light else "#fefefe",
+                        color=ON_LIGHT if light else ON_DARK,
                     )  # fmt: skip
             starts = [start + width for start, width in zip(starts, each, strict=True)]
         for side in ("top", "right"):

@@ -16,10 +16,11 @@ from typing import Any
 
 from viakit.measure import endpoints
 
-__all__ = ["INK", "PALETTE", "Look", "look", "looks", "spread"]
+__all__ = ["INK", "ON_DARK", "ON_LIGHT", "PALETTE", "Look", "look", "looks", "spread"]
 
 INK = "#4D4D4D"  # pictures in pages have the page's colour of text in its place
 GREY = "#808080"  # in place of INK where a curve cannot have that: to be read on white and on black
+ON_LIGHT, ON_DARK = "#111111", "#fefefe"  # text on areas of a colour, which no theme changes
 ORANGE, SKY, GREEN, BLUE, VERMILION, PURPLE = "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7"
 COLOURS = {
     "orange": ORANGE, "sky": SKY, "green": GREEN, "blue": BLUE, "vermilion": VERMILION, "purple": PURPLE, "ink": INK,

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any
 from viakit.measure import table
 from viakit.measure.kinds import TRANSFERS, kind_of
 from viakit.measure.ladder import format_size
-from viakit.measure.look import INK, spread
+from viakit.measure.look import INK, ON_DARK, ON_LIGHT, spread
 from viakit.measure.look import look as look_of
 from viakit.measure.result import Document, ResultError, conditions, series_label, write_file
 
@@ -460,10 +460,12 @@ def inline(svg: bytes, name: str) -> str:
     """Return an SVG picture as HTML whose lines and text have the colour of the page's text, so that themes apply.
 
     Text in the colour of a curve is mixed with the page's colour: dark blue would be unreadable on a dark page.
+    Text on coloured areas (ON_LIGHT, ON_DARK) is left as it is.
     """
     text = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index(b"<svg") :].decode(), flags=re.DOTALL)
     text = text.replace("#000000", "currentColor").replace("#ffffff", "none").replace(INK.lower(), "currentColor")
-    text = re.sub(r'(<g style="fill: )(#[0-9a-f]{6})(?=")', r"\1color-mix(in srgb, \2 60%, currentColor)", text)
+    coloured = rf'(<g style="fill: )(?!{ON_LIGHT}|{ON_DARK})(#[0-9a-f]{{6}})(?=")'
+    text = re.sub(coloured, r"\1color-mix(in srgb, \2 60%, currentColor)", text)
     style = "max-width:100%;height:auto;fill:currentColor"
     return text.replace("<svg", f'<svg role="img" aria-label="{escape(name)}" style="{style}"', 1)
 
