@@ -243,6 +243,7 @@ static int start(coll *c, const coll_options *o, const int *ranks)
         c->revocable = o->revocable;
         c->wanted = o->wanted;
         c->meanwhile = o->wanted ? o->meanwhile : NULL;
+        c->crossed = o->crossed;
         c->meanwhile_context = o->context;
     }
     return choose_members(c, ranks);

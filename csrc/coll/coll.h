@@ -40,6 +40,8 @@ extern "C" {
 #define COLL_GRACE_MS 100
 /* A rank that has waited this long sends the awaited rank a note, to check that both are in the same collective. */
 #define COLL_NOTE_MS 250
+/* A rank that has waited this long lets the caller compare it with collectives of other groups (coll_options). */
+#define COLL_CROSSED_MS 2000
 
 typedef struct coll coll;
 
@@ -103,6 +105,8 @@ struct coll_word {
     char reason[COLL_REASON_LEN];
 };
 
+struct coll_note;
+
 /* For callers that have other collectives of their own. All fields may be 0. */
 typedef struct {
     uint64_t number;      /* collectives of these ranks so far. Creating the group is one more. */
@@ -110,6 +114,11 @@ typedef struct {
     uint64_t oldest;      /* coll_set_oldest */
     const int *wanted;    /* while this is not 0 ... */
     void (*meanwhile)(void *context); /* ... waits call this at least every millisecond. It must not use the group. */
+    /* A wait that has lasted COLL_CROSSED_MS calls this several times a second, in turn with polls of what it awaits.
+     * `awaited`: the rank that must act in the collective `now` of the group with this message context; -1: every other
+     * rank must. Not 0: the ranks are in collectives of different groups and would wait for ever, so the wait fails with
+     * MSG_ERR_COLLECTIVE. It must not use the group. NULL: no such check. */
+    int (*crossed)(void *context, int group_context, const struct coll_note *now, int awaited);
     void *context;
     int revocable;           /* a context: waits end with MSG_ERR_REVOKED if it is revoked (msg.h: msg_scope) */
     struct coll_word *cause; /* coll_cause, if the group was not created because a rank gave up; may be NULL */

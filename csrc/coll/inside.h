@@ -103,7 +103,8 @@ struct coll {
     struct coll_words *words;
     const int *wanted; /* coll_options */
     void (*meanwhile)(void *context);
-    void *meanwhile_context;
+    int (*crossed)(void *context, int group_context, const struct coll_note *now, int awaited);
+    void *meanwhile_context; /* of both */
 
     int n_nodes, node; /* of this rank */
     int *node_of;      /* [n] */
@@ -148,10 +149,11 @@ struct coll_wait {
     struct vk_wait ladder; /* begins with the long part */
     uint64_t failed_at;    /* when a rank of the group was first found to be gone */
     uint64_t note_at, note_gap, compare_at;
-    int awaits; /* `source` must do something in this collective to end the wait */
-    int ahead;  /* number of times that `source` was seen in a later collective */
-    int behind; /* the data at hand is of an earlier collective */
-    int asleep; /* sleep at once, until the NIC's interrupt: coll_pause_long only */
+    uint64_t crossed_at; /* from then on collectives of other groups are compared, too */
+    int awaits;          /* `source` must do something in this collective to end the wait */
+    int ahead;           /* number of times that `source` was seen in a later collective */
+    int behind;          /* the data at hand is of an earlier collective */
+    int asleep;          /* sleep at once, until the NIC's interrupt: coll_pause_long only */
     /* A sleep ends when `word` changes: the word, its value when it was last found too small, and the number of ranks
      * that sleep on it. */
     const uint64_t *word;

@@ -12,6 +12,7 @@
  *                compare notes. If a note has the number of their own collective and differs otherwise, both would
  *                wait for ever. Ranks in different collectives may wait for each other in a circle. One of them then
  *                waits for a rank in another collective, so at least one rank detects the mismatch.
+ *     crossing   Ranks in collectives of different groups are compared by the caller (coll_options).
  *
  * Invariant: c->error is set once, by fail_at, and never cleared. From then on every call of the group returns it. The
  * rank that sets it notifies all others, so no rank waits for one that has given up.
@@ -262,6 +263,21 @@ static int left_behind(coll *c, struct coll_wait *p)
     return code < 0 || p->ahead > 2;
 }
 
+/* True if the caller has found that an awaited rank waits for this one in another group. A barrier needs every rank.
+ * Other collectives need the rank of which the wait is certain that it must act, if one is known. Virtual time passes
+ * quickly, so its ranks are not compared. */
+static int crossed(coll *c, const struct coll_wait *p, uint64_t now)
+{
+    int awaited = p->source;
+    if (!c->crossed || now < p->crossed_at || vk_time_is_virtual())
+        return 0;
+    if (c->now.operation == COLL_BARRIER)
+        awaited = -1;
+    else if (!p->awaits || p->source == COLL_ANY_RANK)
+        return 0;
+    return c->crossed(c->meanwhile_context, c->context, &c->now, awaited);
+}
+
 /* Read notes every quarter of COLL_NOTE_MS, and send one each time the wait has doubled. A collective that merely takes
  * long then costs a few notes, not one per poll. */
 static int compare_notes(coll *c, struct coll_wait *p, uint64_t now)
@@ -269,11 +285,12 @@ static int compare_notes(coll *c, struct coll_wait *p, uint64_t now)
     if (p->note_at == 0) {
         p->note_gap = COLL_NOTE_MS * VK_MS;
         p->note_at = now + p->note_gap;
+        p->crossed_at = now + COLL_CROSSED_MS * VK_MS;
     }
     if (now < p->note_at && now < p->compare_at)
         return MSG_SUCCESS;
     p->compare_at = now + COLL_NOTE_MS * VK_MS / 4;
-    if (mismatched(c) || left_behind(c, p))
+    if (mismatched(c) || left_behind(c, p) || crossed(c, p, now))
         return coll_fail(c, MSG_ERR_COLLECTIVE);
     if (now >= p->note_at) {
         p->note_gap *= 2;

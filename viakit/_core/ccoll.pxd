@@ -27,6 +27,7 @@ cdef extern from "coll/coll.h" nogil:
         uint64_t oldest
         const int *wanted
         void (*meanwhile)(void *context) noexcept nogil
+        int (*crossed)(void *context, int group_context, const coll_note *now, int awaited) noexcept nogil
         void *context
         int revocable
         coll_word *cause

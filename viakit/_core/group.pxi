@@ -131,6 +131,7 @@ cdef class CollectiveComm(NoticeComm):
         options.oldest = self._s.oldest
         options.wanted = &self.world.n_active
         options.meanwhile = _collective_meanwhile
+        options.crossed = _collective_crossed
         options.context = <void *>self.world
         options.revocable = self._s.context
         options.cause = &cause

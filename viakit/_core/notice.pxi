@@ -1,6 +1,6 @@
 # Control messages between the ranks of a communicator: notices of ranks that gave up a collective, and notes of ranks
 # that wait in one. csrc/coll reads and sends them, too, and coll.h declares their structs. Revocation is a notice of
-# the engine itself.
+# the engine itself. Waits of csrc/coll are compared with those in other communicators (viakit/comm/crossed.py).
 
 from ccoll cimport *
 
@@ -108,3 +108,18 @@ cdef class NoticeComm(ObjectComm):
                 return (self._back(source), note.number, "" if note.algorithm & COLL_NOTE_MESSAGES else name, note.root,
                         note.oldest)
         return None
+
+
+cdef int _collective_crossed(void *context, int group_context, const coll_note *now, int awaited) noexcept nogil:
+    """Return whether an awaited rank waits for this one in another communicator. The error is kept for the caller."""
+    with gil:
+        try:
+            operation = _text(coll_operation_name(now.operation)) if now.operation else "setting up collectives"
+            problem = _words.find_crossed(<MsgWorld>context, group_context // CONTEXTS, now.number, operation,
+                                          None if awaited < 0 else (awaited,))
+            if problem is not None:
+                _keep_raised(problem)
+            return problem is not None
+        except BaseException as error:  # C cannot raise: the wait polls for it and ends, and the caller raises
+            _keep_raised(error)
+            return 0

@@ -29,6 +29,7 @@ class CommHandle(_core.CollectiveComm):
         made = _core.CollectiveComm.__new__(cls, self)
         made.__dict__.update(self.__dict__)
         made.__dict__.pop("_predefined", None)
+        made.world.living[id(made)] = made
         if self._errhandler is not None:
             made.Set_errhandler(self._errhandler)
         return made

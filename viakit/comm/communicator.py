@@ -81,6 +81,7 @@ class Comm(CommHandle, Copies, Flushes, Partitioned, Mitigation, Collectives, Ha
         self._subset_counts = SubsetCounts()
         self._seal_group: SealGroup | None = None
         self.incarnation = world.used[number]
+        world.living[id(self)] = self
         self.open_scope(self.incarnation, min(self.world_ranks()))
 
     def _identity(self) -> Any:

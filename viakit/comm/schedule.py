@@ -220,6 +220,7 @@ def run(comm: Any, schedule: Schedule, step: Any) -> Any:
             whole.abandon()
             raise
         return whole.result
+    step.blocking = True
     try:
         while True:
             step.receives.clear()

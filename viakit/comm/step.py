@@ -3,9 +3,10 @@
 Tags. Every message of a collective carries a tag made of the collective's number in its communicator, its kind and its
 root.
 
-Checks. A waiting rank polls 20 times a second for two conditions and raises an error if it finds one:
+Checks. A waiting rank polls 20 times a second for these conditions and raises an error if it finds one:
 
 - a message or a note shows that another rank is in a different collective under the same number,
+- after two seconds: a rank that it waits for waits for it in another communicator (crossed.py),
 - a member has died or has given up.
 
 Giving up. A rank gives up a collective after an error or an interrupt, or if it refuses its arguments. The rank then
@@ -31,6 +32,7 @@ from typing import Any
 
 from viakit import _core
 from viakit.base.words import counted
+from viakit.comm import crossed
 from viakit.comm.errors import error
 from viakit.comm.op import NAMED, Op
 from viakit.comm.request import LET_FINISH_S, Request
@@ -46,6 +48,7 @@ _NUMBER_OF = {kind: number for number, kind in enumerate(KINDS)}
 _PART, _SUBSET_PART = 1, 3  # contexts: collectives; operations that create a communicator of some ranks
 _GROUP_PART = 4  # context of control messages, which csrc/coll reads, too
 _FIRST_NOTE = 5  # checks before a waiting rank sends its first note: a quarter of a second
+_FIRST_CROSSED = 40  # checks before a waiting rank compares its wait with those in other communicators: two seconds
 _SUBSET_GIVE_UP_TAG = 6  # a member gave up a Create_group
 _SUBSET_STRIDE, _TAG_MOST = 0x4F1BBCDD, 2**31 - 1  # the stride is odd, so every tag is used once before one recurs
 _GAVE_UP = "of this communicator has given up this collective, by an error or an interrupt of its own"
@@ -74,6 +77,7 @@ class Step:
         self.tag = (self.number & _NUMBER) << 14 | _NUMBER_OF[kind] << 8 | root & 0xFF
         self.receives: list[Request] = []  # of the current round
         self._checks, self._note_at = 0, _FIRST_NOTE
+        self.blocking = False  # whether this rank does nothing else until the collective has ended
         self._ahead: list[Request] = []  # receives from ranks that were in a later collective at the last check
         if comm._given_up or not self.number % _KEPT:
             sweep(comm, self.number)
@@ -139,6 +143,18 @@ class Step:
         rank = comm.find_completed(self.number)
         if rank >= 0:
             raise _aborted(self.kind, rank, rank, str(COMPLETED))
+        self._find_crossed()
+
+    def _find_crossed(self) -> None:
+        """Raise an error if an awaited rank waits for this one in another communicator. A barrier awaits all ranks."""
+        if not self.blocking or self._checks < _FIRST_CROSSED:
+            return
+        awaited = {r.awaited for r in self.receives if not r.ended and not r.peek()}
+        text = self.kind if self.kind == "barrier" else _described(self.tag)
+        everyone = None if self.kind == "barrier" else awaited
+        problem = find_crossed(self.comm.world, self.comm.number, self.number, text, everyone)
+        if problem is not None:
+            raise problem
 
     def set_pending(self, pending: bool) -> None:
         """Count this collective among those under way, or not any more. Notes contain the oldest one."""
@@ -232,6 +248,14 @@ def mismatched(text: str) -> Exception:
     problem = error("ERR_OTHER", f"mismatched collectives: {text}")
     problem.origin = _Origin(None, text, _core.ERR_COLLECTIVE)  # type: ignore[attr-defined]
     return problem
+
+
+def find_crossed(
+    world: Any, number: int, collective: int, operation: str, awaited: Iterable[int] | None
+) -> Exception | None:
+    """Return the error for ranks that wait for each other in different communicators (see crossed.py), or None."""
+    reason = crossed.find(world, number, collective, operation, awaited)
+    return mismatched(reason) if reason else None
 
 
 def _aborted(kind: str, source: int, origin: int, reason: str) -> Exception:

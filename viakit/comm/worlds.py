@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -33,6 +34,8 @@ class World(_core.MsgWorld):
         self.seal: Seal | None = None  # of objects, unless all connections are local
         self.secret = b""  # of the job, or of the connection between two jobs
         self.place = {name: options.get(name) for name in ("network_device", "address")}  # of this rank on the network
+        self.living = weakref.WeakValueDictionary[int, Any]()  # handles of this world's communicators, by identity
+        self.crossing: Any = None  # state of crossed.py
         self.services: dict[tuple[int, ...], Any] = {}  # worlds that serve windows (windows.py), by ranks
         self.by_messages = os.environ.get("VIAKIT_COLLECTIVES", "") == "messages"
         super().__init__(rank, size, **options)
