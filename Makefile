@@ -36,4 +36,4 @@ first-figure: setup ; @cd tests && ../.venv/bin/pytest -q python/test_browser.py
 pythons: ; @tools/pythons $(ARGS) ## the Python tests on every interpreter from 3.10 on that is found
 wheels: ; @tools/wheels ## manylinux wheels for x86-64 and aarch64 in dist/, for every interpreter found; each is installed and tried
 lab: ; @tools/setup-venv lab && .venv/bin/viakit lab $(ARGS) ## JupyterLab on the lessons
-clean: ; @rm -rf .venv .setup.lock build dist viakit-demo .pytest_cache .ruff_cache .hypothesis .benchmarks .mypy_cache ## all that the above have made
+clean: ; @rm -rf .venv .setup.lock build dist docs/classes viakit-demo .pytest_cache .ruff_cache .hypothesis .benchmarks .mypy_cache ## all that the above have made

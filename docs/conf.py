@@ -9,6 +9,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import class_pages
 import click
 import lesson_pages
 from docutils import nodes
@@ -141,7 +142,9 @@ def odd_links(app: object, page: nodes.document) -> None:
 
 
 def setup(app: object) -> None:
-    """Register the directives and the pages of the lessons."""
+    """Register the directives, and the pages of classes and lessons."""
+    app.connect("builder-inited", class_pages.write)
+    app.connect("source-read", class_pages.overview)
     app.connect("autodoc-process-docstring", attribute_text)
     app.connect("doctree-read", empty_entries)
     app.connect("doctree-read", odd_links)

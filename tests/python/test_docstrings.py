@@ -3,6 +3,7 @@
 import ast
 import enum
 import importlib
+import importlib.util
 import inspect
 import re
 import textwrap
@@ -157,6 +158,22 @@ def test_every_field_of_the_reference_has_a_description():
     assert {"Faults", "NicInfo", "ViState", "Completion", "Config"} <= {kind.__name__ for kind in classes}
     empty = [f"{kind.__module__}.{kind.__name__}.{name}" for kind in classes for name in undescribed_fields(kind)]
     assert not empty, "write a comment #: beside each of " + ", ".join(sorted(empty))
+
+
+def test_each_class_of_the_reference_has_a_page():
+    spec = importlib.util.spec_from_file_location("class_pages", REFERENCE.parent / "class_pages.py")
+    class_pages = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(class_pages)
+    overview, pages = class_pages.split(REFERENCE.read_text(encoding="utf-8"))
+    for kind in ("viakit.via.Nic", "viakit.comm.Comm", "viakit.measure.pair.Pair", "viakit.errors.TagError"):
+        assert f".. autoclass:: {kind}\n   :members:\n" in pages[kind]
+        assert re.search(rf"^\* :class:`{kind}`: \w.* \w", overview, re.MULTILINE), f"{kind} is not described"
+        assert f"   /classes/{kind}\n" in overview
+    assert ":inherited-members:" in pages["viakit.comm.Comm"]
+    assert "autoclass" not in overview
+    assert ":members: counters_help, link_of, links, live_objects\n" in overview
+    for entry in re.findall(r"^\* :class:.*$", overview, re.MULTILINE):
+        assert re.search(r"`: \w", entry), f"the first line of the docstring is empty: {entry}"
 
 
 class Described(enum.IntEnum):
