@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from viakit import _core
+from viakit.cli import calibrating
 from viakit.measure import calibrate, turns
 from viakit.measure import calibrate_messages as messages
 from viakit.measure.calibrate_messages import LONG, SIZES, Thresholds, calibrate_messages, choose
@@ -168,3 +169,8 @@ def test_the_time_of_a_calibration_includes_the_start_of_processes(monkeypatch, 
     assert TimedPair.starts == ["bip-shm" if what == "bip" else "msg-via"], "processes serve one setting only"
     passed = TimedPair.now_s - begun  # in virtual time, so it is exact
     assert 0.6 * seconds < passed < 1.4 * seconds
+
+
+def test_links_share_the_time_of_the_command_if_it_is_long_enough_for_them():
+    assert [calibrating._n_fitting(list(messages.LINKS), seconds) for seconds in (0, 1, 3, 5, 60)] == [0, 0, 1, 2, 4]
+    assert calibrating._n_fitting([], 60) == 0

@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["calibrate"]
 
-_LEAST_S = 1.25  # for a link; the start of its hosts and processes needs about half of it
+_LEAST_S, _LEAST_HOSTS_S = 1.25, 2.5  # for a link; the start of hosts and connections needs about half of it
 
 
 @click.command()
@@ -157,11 +158,19 @@ class _Wanted:
         return stack.enter_context(Testbed(hosts=2, rate=self.rate)) if leaves_host(link) else None
 
 
+def _n_fitting(links: Sequence[str], seconds: float) -> int:
+    """Return how many of the links, from the first one on, can be measured in a time."""
+    from viakit.measure.calibrate_messages import leaves_host  # start-up time
+
+    needed = accumulate(_LEAST_HOSTS_S if leaves_host(link) else _LEAST_S for link in links)
+    return sum(each_s <= seconds for each_s in needed)
+
+
 def _calibrate_each(wanted: _Wanted, pictures: Mapping[str, Path]) -> None:
     """Calibrate links in turn until the time is over; print a table, and name the links that were not measured.
 
-    Each link gets an equal share of the time that is left, with the start of its hosts and processes, but at least
-    _LEAST_S. A link for which less is left is not measured.
+    The links that are measured share the time equally; it includes the start of their hosts and processes. A link for
+    which the time would be too short is not measured.
     """
     from viakit.measure import calibrate as calibration  # start-up time
     from viakit.measure import calibration_store  # start-up time
@@ -171,8 +180,8 @@ def _calibrate_each(wanted: _Wanted, pictures: Mapping[str, Path]) -> None:
     left = list(wanted.links)
     found: list[tuple[str, Calibration | None, Any]] = []
     saved: list[str] = []
-    while left and (not found or wanted.left_s >= _LEAST_S):
-        until_s = wanted.left_s - max(wanted.left_s / len(left), min(_LEAST_S, wanted.seconds))
+    while left and (not found or _n_fitting(left, wanted.left_s)):
+        until_s = wanted.left_s * (1 - 1 / max(1, _n_fitting(left, wanted.left_s)))
         link = left.pop(0)
         with contextlib.ExitStack() as stack:
             hosts = wanted.open_hosts(link, stack)

@@ -146,7 +146,8 @@ def calibrate(
     packets = PACKETS if seconds >= SHORT_S else PACKETS[::2]
     shares = Shares(seconds, len(packets) * len(LENGTHS) + 2 * len(SHORTS))
     times: dict[tuple[int, int], float] = {}
-    with Pair(f"bip-{link}", testbed=testbed, buffers="same") as pair:
+    first = {"packet": packets[0], "small": 252}
+    with Pair(f"bip-{link}", testbed=testbed, buffers="same", options=first) as pair:
 
         def measure(lengths: tuple[int, ...], **options: int) -> dict[int, float]:
             pair.reopen(options)

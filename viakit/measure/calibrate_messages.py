@@ -155,7 +155,7 @@ def calibrate_messages(
     shares = Shares(seconds, n_points)
     samples: dict[tuple[str, int], list[float]] = {}
     gaps: dict[int, float] = {}
-    with Pair(name, testbed=testbed, **conditions, options=options) as pair:
+    with Pair(name, testbed=testbed, **conditions, options={**options, "policy": ways["eager"]}) as pair:
         for turn in turns:
             for way in list(ways)[::turn]:
                 say(f"{link}: messages, {'sent at once' if way == 'eager' else way}")

@@ -241,6 +241,8 @@ class Pair(children.Team):
     def reopen(self, options: dict[str, Any]) -> None:
         """Replace the connection by one with other *options*, in the same processes, which is faster than a new pair.
 
+        Options that are in force already change nothing.
+
         Parameters
         ----------
         options : dict
@@ -253,7 +255,9 @@ class Pair(children.Team):
         """
         if self.protocol.by_mpi:
             raise MeasureError(f"{self.protocol.name} cannot be opened again. Remedy: a new pair", "usage")
-        self._options = self._completed(options)
+        if (completed := self._completed(options)) == self._options:
+            return
+        self._options = completed
         self._secret = _secret.new()
         self._connect()
 
