@@ -140,20 +140,22 @@ def find(world: Any, number: int, collective: int, operation: str, awaited: Iter
     text = f"{operation} of {comm.name or 'a communicator without a name'}"
     with contextlib.suppress(RuntimeError):  # a rank that has failed: the caller's own check finds it
         _receive(home, crossing)
-        rank = _proven(world, home, crossing, here, waits_for, text)
-        if rank >= 0:
-            _send(home, rank, _STUCK, here, text, crossing.notes[rank].theirs)
-            theirs = crossing.notes.pop(rank).text
+        proven = {rank: crossing.notes.pop(rank) for rank in _proven(world, home, crossing, here, waits_for, text)}
+        for rank, note in proven.items():
+            _send(home, rank, _STUCK, here, text, note.theirs)
+        if proven:
+            rank = min(proven)
             return (
-                f"this rank waits in {text} for rank {rank} of the job, which waits in {theirs} for this rank; all "
-                "ranks must call the collectives of both communicators in the same order"
+                f"this rank waits in {text} for rank {rank} of the job, which waits in {proven[rank].text} for this "
+                "rank; all ranks must call the collectives of both communicators in the same order"
             )
         _send_waits(home, crossing, here, waits_for, text)
     return ""
 
 
-def _proven(world: Any, home: Any, crossing: Crossing, here: Place, waits_for: set[int], text: str) -> int:
-    """Return a rank whose message completes the proof, or -1. Reply to messages that may lead to one."""
+def _proven(world: Any, home: Any, crossing: Crossing, here: Place, waits_for: set[int], text: str) -> list[int]:
+    """Return the ranks whose messages complete the proof. Reply to messages that may lead to one."""
+    proven = []
     for rank in sorted(crossing.notes):
         note = crossing.notes[rank]
         if rank not in waits_for:
@@ -166,11 +168,11 @@ def _proven(world: Any, home: Any, crossing: Crossing, here: Place, waits_for: s
         if note.polls < _POLLS:
             continue
         if note.kind == _STUCK and note.mine == here:
-            return rank
-        if not note.answered:
+            proven.append(rank)
+        elif not note.answered:
             note.answered = True
             _send(home, rank, _STUCK, here, text, note.theirs)
-    return -1
+    return proven
 
 
 def _send_waits(home: Any, crossing: Crossing, here: Place, waits_for: set[int], text: str) -> None:
@@ -191,7 +193,10 @@ def _send(home: Any, rank: int, kind: int, here: Place, text: str, theirs: Place
 
 
 def _receive(home: Any, crossing: Crossing) -> None:
-    """Receive all messages of this module. The last one about each wait of a rank counts."""
+    """Receive all messages of this module. The last one of a rank counts, unless one answers the present wait.
+
+    The sender of an answer may have raised its error since then, and wait in another collective.
+    """
     while notice := home.take_notice(CROSSED_TAG):
         source, kind, collective, number, lead, reason = notice
         head, _, text = reason.partition(b":")
@@ -200,4 +205,6 @@ def _receive(home: Any, crossing: Crossing) -> None:
         before = crossing.notes.get(source)
         if before and before.theirs == theirs and (kind == _WAITS or before.mine == mine):
             continue  # nothing new about this wait
+        if before and before.kind == _STUCK and before.mine == crossing.here:
+            continue
         crossing.notes[source] = _Note(kind, theirs, mine, text.decode("utf-8", "replace"))
