@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 SHM = Path("/dev/shm")
+_OF_MPI = (f"{SHM}/mpich_shm_", f"{SHM}/sm_segment.")
 
 
 def in_use(name: str) -> bool:
@@ -39,6 +40,22 @@ def marked(mark: bytes) -> dict[int, str]:
             command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
             if command:
                 found[int(process.name)] = command
+    return found
+
+
+def segments(mark: bytes) -> set[Path]:
+    """Return the files of MPICH and Open MPI in /dev/shm that processes with *mark* in their environment use.
+
+    A job that is killed leaves them there.
+    """
+    found = set()
+    for pid in marked(mark):
+        process = Path(f"/proc/{pid}")
+        with contextlib.suppress(OSError):
+            words = [line.split(maxsplit=5)[5:] for line in (process / "maps").read_text().splitlines()]
+            names = [word[0] for word in words if word]
+            names += [os.readlink(fd) for fd in (process / "fd").iterdir()]
+            found |= {Path(name) for name in names if name.startswith(_OF_MPI)}
     return found
 
 

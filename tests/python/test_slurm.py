@@ -82,6 +82,7 @@ class Jobs:
     def __init__(self, slurm: Cluster, word: str) -> None:
         self.slurm, self.word = slurm, word
         self.before = self._sockets()  # those of other jobs
+        self.segments: set[Path] = set()  # of Open MPI, which a job that Slurm ends leaves in /dev/shm
         self.mark = secrets.token_hex(16)
         self.scratch = slurm.folder / f"scratch-{word}"
         self.scratch.mkdir()
@@ -99,6 +100,10 @@ class Jobs:
             assert path.read_text().startswith(result(way, 2)), path.read_text()
         assert len(self._processes()) >= 2 * len(self.numbers)
         assert self._sockets() - self.before
+        self.segments = leftovers.segments(self._mark())
+
+    def _mark(self) -> bytes:
+        return f"VIAKIT_TEST_MARK={self.mark}".encode()
 
     def _sockets(self) -> set[str]:
         """Return viakit's Unix sockets on all hosts, each as its number and name."""
@@ -106,13 +111,15 @@ class Jobs:
         return {line.split()[6] + line.split()[7] for text in lists for line in text.splitlines() if "viakit" in line}
 
     def _processes(self) -> dict[int, str]:
-        return leftovers.marked(f"VIAKIT_TEST_MARK={self.mark}".encode())
+        return leftovers.marked(self._mark())
 
     def check_end(self, state: str) -> None:
         """Wait for the end of the jobs; check their state, and that nothing is left of them."""
         for number in self.numbers.values():
             self.slurm.wait(number, state)
         until(lambda: not self._processes(), "no process is left", LIMIT_S)
+        for path in self.segments:
+            path.unlink(missing_ok=True)
         assert not list(self.scratch.iterdir())
         until(lambda: self._sockets() <= self.before, "no socket is left", LIMIT_S)
 
