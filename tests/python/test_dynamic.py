@@ -2,12 +2,18 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 from comm_job import DEADLINE_S, job
+from waiting import LIMIT_S
+
+from viakit.comm import dynamic
+from viakit.launch.rendezvous import connect
 
 CHILD = """
     parent = MPI.Comm.Get_parent()
@@ -48,6 +54,25 @@ def test_spawned_ranks_talk_to_their_parents(program, tmp_path):
             call()
     """))  # fmt: skip
     assert done.returncode == 0, done.stderr
+
+
+def test_the_port_of_a_meeting_stays_with_its_socket(monkeypatch):
+    """From the moment its number is chosen, so that another process cannot take it before the meeting begins."""
+    place = SimpleNamespace(address="127.0.0.1")
+    monkeypatch.setattr("viakit.launch.bootstrap", lambda: place)
+    group = SimpleNamespace(size=1, world=SimpleNamespace(seal=object()))
+    listener, address = dynamic.meeting_listener(group)
+    host, port = address.removeprefix("tcp:").rsplit(":", 1)
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with pytest.raises(OSError, match="in use"):
+            other.bind((host, int(port)))
+    listener.close()
+    meeting, stop = dynamic.hold_meeting(group, bytes(32), 1)
+    client, _ = connect(meeting.address, 0, 1, meeting.secret, LIMIT_S)
+    assert client.exchange(b"alone", LIMIT_S) == [b"alone"]
+    client.close()
+    stop()
 
 
 def _alive(process):

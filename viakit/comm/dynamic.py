@@ -18,6 +18,7 @@ import secrets
 import socket
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +28,7 @@ from viakit.comm.errors import error
 from viakit.comm.inter import Intercomm
 from viakit.launch.rendezvous import RendezvousError, Sealed, connect, is_unix, listen_for
 
-__all__ = ["PARENT", "PARENT_SECRET", "Meeting", "agree", "join", "meeting_address", "parent"]
+__all__ = ["PARENT", "PARENT_SECRET", "Meeting", "agree", "hold_meeting", "join", "meeting_listener", "parent"]
 
 PARENT, PARENT_SECRET = "VIAKIT_PARENT", "VIAKIT_PARENT_SECRET"
 TIMEOUT_S = 60.0
@@ -54,18 +55,36 @@ class Meeting:
     n_ranks: int
 
 
-def meeting_address(comm: Any) -> str:
-    """Return an address for a meeting on this host: a Unix socket's if the group does not leave the host."""
+def meeting_listener(comm: Any) -> tuple[socket.socket, str]:
+    """Return a socket that listens on this host, and its address: a Unix socket's if the group does not leave the host.
+
+    The kernel chooses the port, and the socket keeps it: another process cannot take it before the meeting begins.
+    """
     from viakit.launch import bootstrap  # start-up time
 
     job = bootstrap()
+    where: str | tuple[str, int]
     if comm.world.seal is None and job.address is None:
-        return f"unix:@viakit-{os.getuid()}-{secrets.token_hex(12)}"
-    host = job.address or socket.gethostbyname(socket.gethostname())
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as free:
-        free.bind((host, 0))
-        return f"tcp:[{host}]:{free.getsockname()[1]}" if ":" in host else f"tcp:{host}:{free.getsockname()[1]}"
+        name = f"viakit-{os.getuid()}-{secrets.token_hex(12)}"
+        family, where, address = socket.AF_UNIX, f"\0{name}", f"unix:@{name}"
+    else:
+        host = job.address or socket.gethostbyname(socket.gethostname())
+        family, where = socket.AF_INET6 if ":" in host else socket.AF_INET, (host, 0)
+        address = f"tcp:[{host}]" if ":" in host else f"tcp:{host}"
+    listener = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        listener.bind(where)
+        listener.listen(max(2 * comm.size, 128))
+    except OSError as problem:
+        listener.close()
+        raise error("ERR_PORT", f"a port cannot be opened at {address}: {problem.strerror}") from problem
+    return listener, address if family == socket.AF_UNIX else f"{address}:{listener.getsockname()[1]}"
+
+
+def hold_meeting(comm: Any, secret: bytes, n_ranks: int) -> tuple[Meeting, Callable[[], None]]:
+    """Hold a meeting of *n_ranks* ranks on this host. Return it, and a function that ends it."""
+    listener, address = meeting_listener(comm)
+    return Meeting(address, secret, 0, n_ranks), listen_for(address, n_ranks, secret, server=listener)
 
 
 def _encrypted(comm: Any, text: bytes, nonce: bytes) -> bytes:
@@ -186,8 +205,7 @@ def spawn(comm: Any, root: int, programs: Any) -> tuple[Intercomm, list[int]]:
         wanted = programs()
         children = sum(n for _, _, n in wanted)
         n_ranks = comm.size + children
-        meeting = Meeting(meeting_address(comm), _secret.new(), 0, n_ranks)
-        stop = listen_for(meeting.address, n_ranks, meeting.secret)
+        meeting, stop = hold_meeting(comm, _secret.new(), n_ranks)
         environment = {
             PARENT: json.dumps([meeting.address, comm.size, n_ranks]),
             PARENT_SECRET: meeting.secret.hex(),

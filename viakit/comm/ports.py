@@ -20,10 +20,10 @@ import time
 from typing import Any
 
 from viakit.base import secret as _secret
-from viakit.comm.dynamic import Meeting, agree, join, meeting_address, protocol_of, service_file
+from viakit.comm.dynamic import Meeting, agree, hold_meeting, join, meeting_listener, protocol_of, service_file
 from viakit.comm.errors import error
 from viakit.launch.handshake import Reception, Refused, introduce
-from viakit.launch.rendezvous import _parse, listen_for
+from viakit.launch.rendezvous import _parse
 
 __all__ = [
     "Close_port",
@@ -52,15 +52,7 @@ def Open_port(info: Any = None) -> str:
     from viakit import comm  # start-up time
 
     del info
-    address, key = meeting_address(comm.world()), _secret.new()
-    family, where = _parse(address)
-    listener = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    try:
-        listener.bind(where)
-        listener.listen(16)
-    except OSError as problem:
-        listener.close()
-        raise error("ERR_PORT", f"a port cannot be opened at {address}: {problem.strerror}") from problem
+    (listener, address), key = meeting_listener(comm.world()), _secret.new()
     name = f"{_PREFIX} {address} {key.hex()}"
     with _lock:
         _open[name] = Reception(listener, key)
@@ -199,8 +191,7 @@ def _as_listener(connection: socket.socket, comm: Any, key: bytes) -> tuple[Meet
     theirs, n = _told(connection, _TIMEOUT_S)
     both = comm.size + int(n)
     secret = _secret.derive(key, "viakit connection", f"{mine} {theirs} {comm.size} {n}".encode())
-    meeting = Meeting(meeting_address(comm), secret, 0, both)
-    stop = listen_for(meeting.address, both, secret)
+    meeting, stop = hold_meeting(comm, secret, both)
     _tell(connection, meeting.address)
     return meeting, stop
 

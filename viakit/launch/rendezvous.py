@@ -374,7 +374,28 @@ def is_unix(address: str) -> bool:
     return _parse(address)[0] == socket.AF_UNIX
 
 
-def listen_for(address: str, n_ranks: int, secret: bytes, gives: bool = False) -> Callable[[], None]:
+def _bound(family: socket.AddressFamily, where: str | tuple[str, int], address: str, n_ranks: int) -> socket.socket:
+    """Return a socket that listens at `where`. Raises RendezvousError if the address cannot be used."""
+    server = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        if family != socket.AF_UNIX:
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        elif isinstance(where, str) and where.startswith("/"):
+            _remove_dead_socket(where)
+        server.bind(where)
+        server.listen(max(2 * n_ranks, 128))
+    except OSError as error:
+        server.close()
+        raise RendezvousError(
+            f"rank 0 cannot hold the meeting at {address}: {error.strerror}; set VIAKIT_RENDEZVOUS=tcp:HOST:PORT to "
+            "an address of its host that is free"
+        ) from error
+    return server
+
+
+def listen_for(
+    address: str, n_ranks: int, secret: bytes, gives: bool = False, server: socket.socket | None = None
+) -> Callable[[], None]:
     """Hold the meeting at `address` in a thread of rank 0.
 
     Parameters
@@ -387,6 +408,8 @@ def listen_for(address: str, n_ranks: int, secret: bytes, gives: bool = False) -
         The job's secret.
     gives : bool
         Whether to send the secret to callers of this user (Unix addresses only). Otherwise callers must know it.
+    server : socket, optional
+        Socket that listens at the address already; it is closed at the end.
 
     Returns
     -------
@@ -405,20 +428,7 @@ def listen_for(address: str, n_ranks: int, secret: bytes, gives: bool = False) -
             f"several users, so other users' processes cannot be recognised. Give the job a secret: set\n"
             f"{_secret.HOW_TO_SET}"
         )
-    server = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    try:
-        if family != socket.AF_UNIX:
-            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        elif isinstance(where, str) and where.startswith("/"):
-            _remove_dead_socket(where)
-        server.bind(where)
-        server.listen(max(2 * n_ranks, 128))
-    except OSError as error:
-        server.close()
-        raise RendezvousError(
-            f"rank 0 cannot hold the meeting at {address}: {error.strerror}; set VIAKIT_RENDEZVOUS=tcp:HOST:PORT to "
-            "an address of its host that is free"
-        ) from error
+    server = server or _bound(family, where, address, n_ranks)
     stop_read, stop_write = os.pipe2(os.O_CLOEXEC)
     meeting, reception = Meeting(n_ranks), Reception(server, secret, gives=gives)
     thread = threading.Thread(
