@@ -359,6 +359,11 @@ def test_another_wire_wants_other_ranks(monkeypatch):
     slow = ours.ranks_line(words + " --rate 10mbit")
     assert slow is not first
     assert slow.options["rate"] == "10mbit"
+    machines = ours.ranks_line("--hosts ssh:a*2,b --network udp:10.0.0.0/24")
+    assert machines.options["ranks"] == 3
+    assert machines.options["hosts"] == "ssh:a*2,b*1"
+    assert ours.ranks_line("--hosts ssh:a*2,b*1") is machines
+    assert ours.ranks_line("--hosts ssh:a*2,b --network eth:eth0") is not machines
     last = ours.ranks_line(words + " --mtu 9000")
     assert last.options["mtu"] == 9000
     for slip in (
@@ -367,6 +372,9 @@ def test_another_wire_wants_other_ranks(monkeypatch):
         "--policy pigeons",
         "-n 2 --hosts testbed:9",
         "--hosts testbed:2 --rate fast",
+        "--hosts ssh:a,,b",
+        "--hosts a,b",
+        "--hosts ssh:a,b --protocol mpi",
         "--mtu 0",
     ):
         with pytest.raises(magics.UsageError, match=r"expected|choose one of"):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from viakit.apps import plain, speedup
-from viakit.bench.judging import MPIS, Goal, Judged
+from viakit.bench.judging import LEFT_OUT, MPIS, Goal, Judged
 from viakit.measure import result, stats, table
 from viakit.measure.sweep import Progress
 
@@ -119,6 +119,7 @@ def add(
     rounds: int = 5,
     quick: bool = False,
     seed: int | None = None,
+    left_out: str = "",
     on_progress: Callable[[Progress], None] | None = None,
 ) -> None:
     """Measure the applications' goals, and add them to the others.
@@ -133,6 +134,8 @@ def add(
         Small sizes, to test the function itself; the results are not meaningful.
     seed : int, optional
         Seed of the order of turns.
+    left_out : str
+        If not empty, nothing is measured, and this is the reason of each goal.
     on_progress : callable, optional
         As for :func:`viakit.bench.goals.run`.
     """
@@ -149,6 +152,10 @@ def add(
     against = Goal(f"every application, {RANKS} ranks, VIA / the better MPI, time", 1.0)
     mine = [*kernels.values(), *efficient.values(), against]
     judged.goals += mine
+    if left_out:
+        for goal in mine:
+            goal.reason = f"{LEFT_OUT}{left_out}"
+        return
     try:
         if judged.interrupted:
             raise KeyboardInterrupt

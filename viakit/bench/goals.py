@@ -5,6 +5,8 @@ kind. In the goals from Python buffers are untouched, because the loop in Python
 calls take. TCP is measured twice: with the socket buffers that are best in this run (:mod:`viakit.measure.sockbuf`),
 and with those of the kernel. Goals of bandwidth are against the faster of the two.
 
+Between two machines, only the goals on a wire are measured. The others are listed with the reason.
+
 A goal is one entry of :data:`GOALS`: its text, its limit, its measurement and its judge (:mod:`.judging`). Goals that
 share a measurement are judged from one run. A goal is judged by its median; the 95 % interval shows how close the
 decision is. A goal that was not measured never counts as reached. It is listed with the reason.
@@ -27,7 +29,7 @@ from viakit.measure.crew import TURN
 from viakit.measure.endpoints import MeasureError
 from viakit.measure.environment import command_line
 from viakit.measure.ladder import format_size
-from viakit.measure.plan import ONE_WAY
+from viakit.measure.plan import ONE_WAY, is_remote
 from viakit.measure.result import WORDS
 from viakit.measure.sweep import Config, Progress
 
@@ -55,6 +57,17 @@ class Settings:
     programs: Path | None = None
     pair_class: Any = None
     testbed_class: Any = None
+    hosts: str | None = None
+    network: str | None = None
+    python: str | None = None
+
+    @property
+    def machines(self) -> dict[str, Any]:
+        """The options that let a measurement run between two machines, in place of those of a testbed's wire."""
+        return {"hosts": self.hosts, "network": self.network, "python": self.python, "mtu": None}
+
+
+_ONE_HOST = "one host is enough for it; run viakit bench without --hosts"
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,23 +75,28 @@ class Measurement:
     """One interleaved run: its share of the time, how it is taken, and its conditions as a text.
 
     A measurement that is not *synthetic* needs real processes: the tests' substitutes for pairs cannot stand for it.
+    *left_out* is the reason why it is not taken between two machines, or empty if it can be.
     """
 
     share: float
     take: Callable[[Settings, float, OnShare], Found]
     conditions: Callable[[Settings], str] = lambda settings: ""
     synthetic: bool = True
+    left_out: str = _ONE_HOST
 
 
 # ---------------------------------------------------------------------------------------------- measurements
 
 
-def _sweep(share: float, protocols: Sequence[str], sizes: Sequence[int], **options: Any) -> Measurement:
+def _sweep(
+    share: float, protocols: Sequence[str], sizes: Sequence[int], left_out: str = "", **options: Any
+) -> Measurement:
     """Return a sweep as a measurement; *options* are fields of its configuration."""
 
     def config(how: Settings, seconds: float = 1.0) -> Config:
         common = {"level": "c", "memory": how.memory, "buffers": how.buffers, "skip_unavailable": True}
-        return Config(protocols, sizes, seconds=seconds, seed=how.seed, **{**common, **options})
+        between = how.machines if how.hosts is not None else {}
+        return Config(protocols, sizes, seconds=seconds, seed=how.seed, **{**common, **options, **between})
 
     def take(how: Settings, seconds: float, on_share: OnShare) -> Found:
         outcome = sweep.run(
@@ -94,7 +112,8 @@ def _sweep(share: float, protocols: Sequence[str], sizes: Sequence[int], **optio
         words = [WORDS[key, getattr(one, key)] for key in ("wait", "level", "memory", "buffers")]
         return ", ".join([ONE_WAY[one.mode], *words])
 
-    return Measurement(share, take, conditions)
+    left_out = left_out if options["hosts"] == "testbed" else _ONE_HOST
+    return Measurement(share, take, conditions, left_out=left_out)
 
 
 def _document(document: dict[str, Any]) -> Found:
@@ -109,16 +128,20 @@ def _lossy(name: str) -> Measurement:
     def take(how: Settings, seconds: float, on_share: OnShare) -> Found:
         return _document(
             loss.measure(
-                name, nbytes=LONG, losses=(0.0, LOSS), seconds=seconds, hosts="testbed", mtu=1500, seed=how.seed,
+                name, nbytes=LONG, losses=(0.0, LOSS), seconds=seconds, seed=how.seed,
+                **({"hosts": "testbed", "mtu": 1500} if how.hosts is None else how.machines),
                 on_progress=lambda part, left_s, text: on_share(part, left_s, f"{name}, {text}"),
                 pair_class=how.pair_class, testbed_class=how.testbed_class,
             )
         )  # fmt: skip
 
-    return Measurement(0.05, take, lambda how: f"{ONE_WAY['stream']}, polled, C, ordinary memory, buffers touched")
+    conditions = f"{ONE_WAY['stream']}, polled, C, ordinary memory, buffers touched"
+    return Measurement(0.05, take, lambda how: conditions, left_out="")
 
 
-def _on_ranks(share: float, measure: Callable[..., dict[str, Any]], what: str, **arguments: Any) -> Measurement:
+def _on_ranks(
+    share: float, measure: Callable[..., dict[str, Any]], what: str, left_out: str = _ONE_HOST, **arguments: Any
+) -> Measurement:
     """Return the measurement of a collective among ranks."""
 
     def take(how: Settings, seconds: float, on_share: OnShare) -> Found:
@@ -126,7 +149,8 @@ def _on_ranks(share: float, measure: Callable[..., dict[str, Any]], what: str, *
         return _document(measure(**arguments, seconds=seconds, seed=how.seed))
 
     level = WORDS["level", arguments.get("level", "c")]
-    return Measurement(share, take, lambda how: f"one after the other, polled, {level}", synthetic=False)
+    conditions = f"one after the other, polled, {level}"
+    return Measurement(share, take, lambda how: conditions, synthetic=False, left_out=left_out)
 
 
 def _barriers(n: int, hosts: int, algorithms: Sequence[str]) -> Measurement:
@@ -134,7 +158,8 @@ def _barriers(n: int, hosts: int, algorithms: Sequence[str]) -> Measurement:
         return barrier.measure([n], algorithms=list(algorithms), **others)
 
     placed = {"hosts": hosts, "with_mpi": False} if hosts > 1 else {}
-    return _on_ranks(0.2 / 7, measure, f"barrier, {n} ranks", **placed)
+    left_out = f"it needs {hosts} hosts of a testbed" if hosts > 1 else _ONE_HOST
+    return _on_ranks(0.2 / 7, measure, f"barrier, {n} ranks", left_out, **placed)
 
 
 def _watched(how: Settings, seconds: float, on_share: OnShare) -> Found:
@@ -169,6 +194,7 @@ _WIRE: dict[str, Any] = {"hosts": "testbed", "mtu": 1500, "sockbuf": sockbuf.AUT
 _ON_WIRE = ("via-eth", "via-udp", "tcp", "tcp:default", "frames")
 _LOCAL: dict[str, Any] = {"hosts": "local"}
 _BIP: dict[str, Any] = {"hosts": "testbed", "mtu": 1500, "memory": "user"}
+_BIP["left_out"] = "its limit is that of a wire of 1 Gbit/s, which only a testbed makes"
 _PYTHON: dict[str, Any] = {"hosts": "local", "level": "python", "memory": "user", "buffers": "same"}
 _RANKS = ("msg-via", *MPIS)
 _WINDOWS = ("put-via", "put-mpi:openmpi", "put-mpi:mpich")
@@ -217,7 +243,7 @@ class Entry:
 
 _least = partial(Entry, at_most=False)
 _TUNED = "the better of tuned and default TCP"
-_POLLED = "polled, MTU 1500"
+_POLLED = "polled, {wire}"
 _PIPE = f"bandwidth, {_POLLED}"
 _FASTER = "mpi4py on the faster MPI"
 _BARE = f"{_FASTER}, buffers untouched"  # touching is work of the measuring loop, and slow in Python
@@ -237,7 +263,7 @@ GOALS: tuple[Entry, ...] = (
     Entry(f"VIA on udp / TCP, 64 B, one-way time, {_POLLED}", 0.75, wire_64, judging.against("via-udp", "tcp", 64)),
     _least(f"VIA on udp / {_TUNED}, stream of 4 MiB, {_PIPE}", 1.5, wire_long,
            judging.against_tcp("via-udp", LONG)),
-    *(_least(f"VIA on {name[4:]}, stream of 4 MiB, 1 % loss / none, bandwidth, MTU 1500", 0.8, _lossy(name),
+    *(_least(f"VIA on {name[4:]}, stream of 4 MiB, 1 % loss / none, bandwidth, {{wire}}", 0.8, _lossy(name),
              judging.under_loss(name)) for name in ("via-eth", "via-udp")),
     _least("BIP on eth, 4 MiB, bandwidth / payload limit of 1 Gbit/s", 0.955, bip, judging.bip_share(LONG)),
     Entry("BIP on eth, message that reaches half of the payload limit of 1 Gbit/s", 4096, bip_free, judging.bip_half,
@@ -324,7 +350,9 @@ def take(
         As for :func:`viakit.demo.run`.
     """
     words = {"memory": "ordinary memory" if how.memory == "user" else "mapped memory", "buffers": how.buffers}
+    words["wire"] = "MTU 1500" if how.hosts is None else "between two machines"
     every = list(dict.fromkeys(one.measurement for one in entries))
+    every = [one for one in every if how.hosts is None or not one.left_out]
     total, done = sum(one.share for one in every), 0.0
     found: dict[Measurement, Found] = {}
     interrupted = False
@@ -347,9 +375,13 @@ def take(
         done += one.share
     goals = []
     for entry in entries:
-        its = found[entry.measurement]
         goal = Goal(entry.what.format(**words), entry.limit, entry.at_most, entry.unit)
         goal.conditions = entry.measurement.conditions(how)
+        goals.append(goal)
+        if entry.measurement not in found:
+            goal.reason = f"{judging.LEFT_OUT}{entry.measurement.left_out}"
+            continue
+        its = found[entry.measurement]
         if its.interrupted and not its.error:
             its.error = "interrupted"
         try:
@@ -359,7 +391,6 @@ def take(
                 entry.judge(goal, its)
         except KeyboardInterrupt:
             interrupted, goal.reason = True, "interrupted"
-        goals.append(goal)
     return goals, [one.document for one in found.values() if one.document is not None], interrupted
 
 
@@ -371,6 +402,9 @@ def run(
     programs: Path | None = None,
     memory: str = "user",
     buffers: str = "touched",
+    hosts: str | None = None,
+    network: str | None = None,
+    python: str | None = None,
     pair_class: Any = None,
     testbed_class: Any = None,
 ) -> Judged:
@@ -384,6 +418,9 @@ def run(
         Folder with the programs path_cost and path_cost_bare, which ``make bench`` builds.
     memory, buffers : str
         As for :class:`viakit.measure.sweep.Config`. The goals were set for the defaults.
+    hosts, network, python : str, optional
+        "ssh:A,B" names two machines, as for a sweep. The goals on a wire are then measured between them, and the others
+        have the reason why they are left out.
     seed, on_progress, pair_class, testbed_class
         As for :func:`viakit.demo.run`.
 
@@ -394,7 +431,13 @@ def run(
     if not seconds > 0:
         raise sweep.UsageError(f"--seconds is {seconds:g}: give the time that measuring may take, for instance 60")
     sweep.check(Config(("via-shm",), (8,), memory=memory, buffers=buffers))
-    how = Settings(seed, memory, buffers, programs, pair_class, testbed_class)
+    if hosts is not None:
+        if not is_remote(hosts):
+            raise sweep.UsageError(f"--hosts is {hosts!r}: give two machines, as ssh:A,B, or leave it out")
+        sweep.check(Config(("tcp",), (8,), hosts=hosts, network=network))
+    elif network is not None or python is not None:
+        raise sweep.UsageError("--network and --python are for --hosts ssh:A,B")
+    how = Settings(seed, memory, buffers, programs, pair_class, testbed_class, hosts, network, python)
     entries = [one for one in (*GOALS, *BARRIERS, *OTHERS) if pair_class is None or one.measurement.synthetic]
     goals, documents, interrupted = take(entries, how, seconds, on_progress)
     return Judged(goals, result.merge(documents, command_line()) if documents else None, interrupted)
@@ -405,12 +448,12 @@ def _show(goal: Goal, value: float) -> str:
 
 
 def render(judged: Judged, console: Console) -> None:
-    """Print the goals as a table, then the values at each size if a goal has several."""
+    """Print the goals as a table, then those that are left out, and the values at each size if a goal has several."""
     from rich.markup import escape  # start-up time
 
     rows = sheet("what", "goal", "reached [95 % interval]", "", "numbers", title="[bold]Goals[/bold]")
     colours = {HOLDS: "green", SHORT: "red", UNMEASURED: "yellow"}
-    for goal in judged.goals:
+    for goal in (one for one in judged.goals if not one.reason.startswith(judging.LEFT_OUT)):
         wanted = f"{'≤' if goal.at_most else '≥'} {_show(goal, goal.goal)}"
         reached, numbers = ("-", goal.reason) if goal.value is None else (_show(goal, goal.value), goal.detail)
         if goal.value is not None and goal.interval is not None:  # one job has no interval
@@ -420,6 +463,11 @@ def render(judged: Judged, console: Console) -> None:
             what += f"\n[dim]{escape(goal.conditions)}[/dim]"
         rows.add_row(what, wanted, reached, f"[{colours[goal.status]}]{goal.status}[/]", numbers)
     console.print(rows)
+    for reason in dict.fromkeys(one.reason for one in judged.goals if one.reason.startswith(judging.LEFT_OUT)):
+        console.print(f"{reason}:", markup=False)
+        for goal in judged.goals:
+            if goal.reason == reason:
+                console.print(f"  {goal.what}", style="dim", markup=False)
     for goal in judged.goals:
         if goal.points:
             names = [row.get("what") or format_size(row["nbytes"]) for row in goal.points]

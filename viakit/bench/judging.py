@@ -18,11 +18,12 @@ from viakit.measure.crew import TURN
 from viakit.measure.ladder import format_size
 from viakit.measure.result import Document
 
-__all__ = ["LOSS", "MPIS", "Found", "Goal", "Judge", "Judged"]
+__all__ = ["LEFT_OUT", "LOSS", "MPIS", "Found", "Goal", "Judge", "Judged"]
 
 HOLDS, SHORT, UNMEASURED = "holds", "falls short", "not measured"
 MPIS = ("mpi:openmpi", "mpi:mpich")
 TCPS = ("tcp", "tcp:default")  # with tuned socket buffers, and with those of the kernel
+LEFT_OUT = "left out: "  # begin of the reason of a goal that is not for the hosts
 LOSS = 0.01  # fraction of lost frames in the goals under loss
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -103,6 +103,14 @@ def demo(seconds: float, out: str, seed: int | None, quiet: bool, memory: str, b
 @click.command()
 @click.option("--seconds", type=float, default=60.0, show_default=True, help="Time for measurements.")
 @click.option(
+    "--hosts",
+    metavar="ssh:A,B",
+    help="Measure the goals on a wire between two machines that ssh reaches (ssh:B: this one and B). The others are "
+    "left out.",
+)
+@click.option("--network", metavar="LINK", help="The wire between the hosts: eth:IF, udp:ADDRESS, udp:10.0.0.0/24.")
+@click.option("--python", metavar="PATH", help="Interpreter with viakit on the hosts.")
+@click.option(
     "--json", "json_file", is_flag=False, flag_value="-", metavar="[F]", help="Write JSON to F or to standard output."
 )
 @click.option("--seed", type=int, help="Seed for the order in which points are measured.")
@@ -127,8 +135,7 @@ def bench(
     with_apps: bool,
     quiet: bool,
     programs: Path | None,
-    memory: str,
-    buffers: str,
+    **options: Any,
 ) -> None:
     """Measure viakit's performance goals, each in comparison with its peer.
 
@@ -139,14 +146,13 @@ def bench(
     if json_file not in (None, "-"):
         result.check_writable(json_file)
     with progress_bar("goals", quiet) as on_progress:
-        judged = goals.run(
-            seconds=seconds, seed=seed, on_progress=on_progress, programs=programs, memory=memory, buffers=buffers
-        )
+        judged = goals.run(seconds=seconds, seed=seed, on_progress=on_progress, programs=programs, **options)
     if with_apps:
         from viakit.bench import application_goals  # start-up time
 
-        with progress_bar("applications", quiet) as on_progress:
-            application_goals.add(judged, seed=seed, on_progress=on_progress)
+        left_out = "one host is enough for it; run viakit bench without --hosts" if options["hosts"] else ""
+        with progress_bar("applications", quiet or bool(left_out)) as on_progress:
+            application_goals.add(judged, seed=seed, left_out=left_out, on_progress=on_progress)
     deliver(
         [(json_file, lambda: (goals.to_json(judged) + "\n").encode())],
         show=lambda console: goals.render(judged, console),

@@ -14,7 +14,8 @@ import click
 if TYPE_CHECKING:
     from viakit.trace.timeline import Timeline
 
-from viakit.cli.base import Failure, Size, make_console
+from viakit.cli.base import INTERRUPTED, Failure, Size, make_console
+from viakit.cli.running import Hosts, ranks_for
 from viakit.measure import result
 
 __all__ = ["trace"]
@@ -33,6 +34,17 @@ class _TracedCommand(click.Command):
 @click.option("--picture", metavar="F", help="Draw the last messages: .png, .svg or .pdf.")
 @click.option("--schedule", metavar="F", help="Write the ranks' operations, for the replay in virtual time.")
 @click.option("--from", "sources", metavar="F", multiple=True, help="Read captures instead of running a command.")
+@click.option(
+    "--hosts",
+    type=Hosts(),
+    default="local",
+    show_default=True,
+    metavar="local|testbed:N|ssh:A,B",
+    help="Run the command as ranks on these hosts, as `viakit run` does: one on each, or ssh:A*2,B*2. A command of "
+    "viakit has --hosts itself.",
+)
+@click.option("--network", metavar="LINK", help="The wire between the hosts: eth:IF, udp:ADDRESS, udp:10.0.0.0/24.")
+@click.option("--python", metavar="PATH", help="Interpreter with viakit on the machines of --hosts ssh:.")
 @click.option("--snap", type=Size(), default="176", show_default=True, help="Bytes of each frame to keep; 0: all.")
 @click.option("--limit", type=Size(), default="8M", show_default=True, help="Limit of the capture of each process.")
 @click.option("--dissector", is_flag=True, help="Print the path of the dissector for Wireshark and exit.")
@@ -45,6 +57,9 @@ def trace(
     picture: str | None,
     schedule: str | None,
     sources: tuple[str, ...],
+    hosts: int | str,
+    network: str | None,
+    python: str | None,
     snap: int,
     limit: int,
     dissector: bool,
@@ -58,8 +73,11 @@ def trace(
     viakit trace --capture both.pcapng ./my-program
     viakit trace --from both.pcapng --picture both.png
     viakit trace --schedule run.json --limit 64M viakit app sor -n 4 --size 256
+    viakit trace --hosts ssh:alpha,beta prog.py
+    viakit trace --out trace.json viakit sweep via-udp --sizes 8 --hosts ssh:alpha,beta
 
-    The exit status is that of the command.
+    Captures of other machines are fetched, and their times are expressed by one clock. The exit status is that of the
+    command.
     """  # noqa: D301 - \b keeps click from wrapping the lines after it
     from viakit import trace as tracing  # start-up time
 
@@ -68,13 +86,14 @@ def trace(
         return
     if bool(command) == bool(sources):
         raise Failure("give either a command to run, or --from with existing captures", 2)
+    _check_hosts(command, hosts, network, python)
     result.check_writable(*(name for name in (out, capture, picture, schedule) if name is not None))
     status = 0
     if sources:
         taken = tracing.read(sources)
     else:
         with tracing.recording(snap_bytes=snap or None, file_bytes=limit or None) as recording:
-            status = _run(command)
+            status = _run(command) if hosts == 0 else _run_ranks(command, hosts, network, python)
         taken = recording.capture()
     seen = tracing.build(taken)
     if not quiet:
@@ -99,6 +118,30 @@ def _schedule(seen: Timeline) -> bytes:
     from viakit.trace import to_schedule  # start-up time
 
     return (json.dumps(to_schedule(seen, "traced run").to_json(), separators=(",", ":")) + "\n").encode()
+
+
+def _check_hosts(command: Sequence[str], hosts: int | str, network: str | None, python: str | None) -> None:
+    """Refuse options for hosts that do not apply to the command."""
+    if hosts == 0 and (network or python):
+        raise Failure("--network and --python are for --hosts; a command of viakit has these options itself", 2)
+    if hosts != 0 and not command:
+        raise Failure("--hosts is for a command to run; captures that --from reads have their hosts in them", 2)
+    if hosts != 0 and os.path.basename(command[0]) == "viakit":
+        raise Failure(
+            "--hosts before a command of viakit; give it to that command: viakit trace viakit sweep ... --hosts ...", 2
+        )
+
+
+def _run_ranks(command: Sequence[str], hosts: int | str, network: str | None, python: str | None) -> int:
+    """Run a command as ranks on hosts, and return the exit status of the first one that failed, or 0."""
+    from viakit.launch.options import Options  # start-up time
+    from viakit.launch.runner import launch_of  # start-up time
+
+    try:
+        options = Options(ranks_for(None, hosts), hosts=hosts, network=network, python=python)
+        return launch_of([*command], options).run()
+    except KeyboardInterrupt:
+        return INTERRUPTED
 
 
 def _run(command: Sequence[str]) -> int:

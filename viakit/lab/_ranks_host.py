@@ -10,7 +10,8 @@
 The kernel holds the other end of stdin. A line ``interrupt`` sends SIGINT to all ranks. The end of the pipe, which is
 closed when the kernel closes it or dies, ends everything. All files are in one folder, which the kernel created and
 this process removes. The folder also contains the sockets, so that ranks on a testbed's hosts reach the controller
-although no network connects them.
+although no network connects them. On machines that ssh reaches, relays have sockets of the same names
+(:mod:`viakit.lab._relay`).
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ from pathlib import Path
 from typing import Any
 
 from viakit.base.process import end_with_parent
+from viakit.lab._relay import RemoteEngines
 from viakit.launch import LaunchError
 from viakit.launch.mpi_job import MpiLaunch
-from viakit.launch.runner import Options, launch_of
+from viakit.launch.runner import Launch, Options, launch_of
 from viakit.testbed import TestbedError
 
 __all__ = ["CLIENT_FILE", "ENGINE_FILE", "READY_FILE", "main"]
@@ -157,11 +159,16 @@ def main() -> int:
     os.dup2(null, 0)
     os.close(null)
     controller = None
+    launch: Launch | MpiLaunch
     try:
         engine = ["-m", "ipyparallel.engine", f"--file={folder / ENGINE_FILE}", f"--profile-dir={folder / 'profile'}"]
         engine += [f"--ipython-dir={folder}", "--log-level=ERROR", "--timeout=60", "--IPEngine.enable_nanny=False"]
         environment = {"IPYTHONDIR": str(folder), "MPLBACKEND": "module://matplotlib_inline.backend_inline"}
-        launch = launch_of(engine, Options(**request["options"], environment=environment), out=sys.stderr.buffer)
+        options = Options(**request["options"], environment=environment)
+        if options.remote is None:
+            launch = launch_of(engine, options, out=sys.stderr.buffer)
+        else:
+            launch = RemoteEngines(engine, options, folder, ENGINE_FILE, out=sys.stderr.buffer)
         controller = _start_controller(folder)
         threading.Thread(target=_serve_kernel, args=(commands, launch, folder), daemon=True).start()
         with contextlib.suppress(KeyboardInterrupt):

@@ -1,6 +1,6 @@
 """``%load_ext viakit``: cells that run on ranks, and viakit's commands as results.
 
-``%%ranks -n 4 --protocol via``
+``%%ranks -n 4 --protocol via``, ``%%ranks --hosts ssh:alpha*2,beta*2``
     Run the cell on four ranks together; ``comm``, ``rank`` and ``size`` are defined. The ranks and all defined names
     are kept for the next ``%%ranks`` cell. They end when another number of ranks is requested, with ``%ranks --stop``,
     or with the kernel.
@@ -38,10 +38,12 @@ from IPython.display import display, publish_display_data, update_display
 from viakit.base.process import end_with_parent
 from viakit.lab import _front, _live
 from viakit.lab.ranks import RankError, Ranks, RanksEnded, check
+from viakit.remote.spec import parse
 
 __all__ = ["ViakitMagics", "load"]
 
 _WITH_RESULT = {"sweep", "barrier", "collectives", "app", "speedup"}  # --json FILE writes a viakit.result/1
+_SETTINGS = ("ranks", "protocol", "policy", "launcher", "mtu", "rate", "network", "python")
 _NO_RESULT = {"--help", "-h", "--list"}  # with these they measure nothing
 _STOP_S = 10.0
 
@@ -97,11 +99,19 @@ class ViakitMagics(Magics):
     # -------------------------------------------------------------------------------------------- ranks
 
     @magic_arguments()
-    @argument("-n", "--ranks", type=int, default=None, help="Number of ranks; default: those that run, or 4.")
+    @argument(
+        "-n",
+        "--ranks",
+        type=int,
+        default=None,
+        help="Number of ranks; default: those that run, one on each machine, or 4.",
+    )
     @argument("--protocol", default=None, help="Protocol: via (default), bip, tcp, mpi[:mpich|:openmpi].")
     @argument("--launcher", default=None, help="viakit (default), or the mpirun of mpi, mpi:mpich, mpi:openmpi.")
     @argument("--policy", default=None, help="Policy of the message engine, as for `viakit run --policy`.")
-    @argument("--hosts", default=None, help="local, or testbed:N for N emulated hosts.")
+    @argument("--hosts", default=None, help="local, testbed:N for N emulated hosts, or ssh:A,B*4 for machines.")
+    @argument("--network", default=None, help="Wire between machines: eth:IF, udp:ADDRESS, udp:10.0.0.0/24.")
+    @argument("--python", default=None, help="Interpreter with viakit on the machines of --hosts ssh:.")
     @argument("--mtu", type=int, default=None, help="MTU of the testbed's wire; default: 1500.")
     @argument("--rate", default=None, help="Limit of the testbed's wire: 1gbit.")
     @argument("--timeout", type=float, default=None, help="Seconds after which the cell is interrupted.")
@@ -130,8 +140,7 @@ class ViakitMagics(Magics):
         if given.stop:
             self.stop()
             return None
-        wanted = ("ranks", "protocol", "launcher", "policy", "hosts", "mtu", "rate")
-        if not given.restart and all(getattr(given, name) is None for name in wanted):
+        if not given.restart and all(getattr(given, name) is None for name in (*_SETTINGS, "hosts")):
             if self._ranks is None:
                 print("no ranks are running; a cell that begins with %%ranks -n 4 starts four")
             return self._ranks
@@ -143,15 +152,18 @@ class ViakitMagics(Magics):
         running = self._ranks if self._ranks is not None and self._ranks.alive else None
         if running is not None and not given.restart:
             has = running.options
-            wanted = {name: getattr(given, name) for name in ("ranks", "protocol", "policy", "launcher", "mtu", "rate")}
+            wanted = {name: getattr(given, name) for name in _SETTINGS}
             wanted["hosts"] = hosts if given.hosts is not None else None
             if all(value is None or value == has[name] for name, value in wanted.items()):
                 return running
         if self._ranks is not None and running is None:
             print("the previous ranks have ended; starting new ones", file=sys.stderr)
         n = given.ranks if given.ranks is not None else running.n if running is not None else 4
-        settings = {"policy": given.policy, "launcher": given.launcher, "hosts": hosts, "rate": given.rate}
-        settings["mtu"] = given.mtu if given.mtu is not None else 1500
+        if given.ranks is None and isinstance(hosts, str):
+            spec = parse(hosts)
+            n = sum(spec.slots) or len(spec)
+        settings = {name: getattr(given, name) for name in ("policy", "launcher", "rate", "network", "python")}
+        settings |= {"hosts": hosts, "mtu": given.mtu if given.mtu is not None else 1500}
         try:
             check(n, given.protocol, **settings)
         except ValueError as error:
@@ -276,14 +288,19 @@ def _stamp(file: Path) -> tuple[int, int] | None:
     return status.st_ino, status.st_mtime_ns
 
 
-def _hosts(word: str | None) -> int:
-    """Return the number of the testbed's hosts for ``testbed:N``; 0: this machine."""
+def _hosts(word: str | None) -> int | str:
+    """Return the number of the testbed's hosts for ``testbed:N``, or ``ssh:A,B`` as it is; 0: this machine."""
     if word in (None, "local"):
         return 0
-    kind, _, number = str(word).partition(":")
-    if kind == "testbed" and (number.isdigit() or not number):
-        return int(number or 2)
-    raise UsageError(f"--hosts {word}: expected local or testbed:N")
+    kind, _, rest = str(word).partition(":")
+    if kind == "ssh":
+        try:
+            return str(parse(str(word)))
+        except (ValueError, OSError) as error:
+            raise UsageError(f"--hosts: {error}") from None
+    if kind == "testbed" and (rest.isdigit() or not rest):
+        return int(rest or 2)
+    raise UsageError(f"--hosts {word}: expected local, testbed:N or ssh:HOST[*RANKS],...")
 
 
 def _run(

@@ -32,12 +32,14 @@ from viakit.lab import _settings
 from viakit.lab._job import socket_folder
 from viakit.lab._ranks_host import CLIENT_FILE, READY_FILE
 from viakit.launch.options import MAX_RANKS, Options
+from viakit.remote.spec import parse
 
 __all__ = ["RankError", "Ranks", "RanksEnded", "check"]
 
 _PROTOCOLS = ("via", "bip", "tcp", "mpi", "mpi:mpich", "mpi:openmpi")
 
 _START_S = 90.0  # for four Python processes that import IPython, on a busy machine
+_REACH_S = 60.0  # more, for machines that ssh reaches
 _HUB_S = 10.0  # for one connection attempt; attempts are repeated while the controller runs
 _CLOSE_S = 8.0
 _INTERRUPT_S = 20.0  # for ranks to stop after an interrupt, before they are ended and their variables are lost
@@ -103,11 +105,23 @@ def check(n: int = 4, protocol: str | None = None, **options: Any) -> dict[str, 
     """
     if protocol not in (None, *_PROTOCOLS):
         raise ValueError(f"protocol is {protocol!r}; expected one of {', '.join(_PROTOCOLS)}")
-    rules = {"ranks": _settings.whole(1, MAX_RANKS), "hosts": _settings.whole(0, MAX_RANKS), "mtu": _settings.MTU}
+    rules = {"ranks": _settings.whole(1, MAX_RANKS), "hosts": _hosts, "mtu": _settings.MTU}
     rules["rate"] = _settings.maybe(_settings.rate)
     found = _settings.checked({"ranks": n, "protocol": protocol, **options}, rules)
     Options(**found).check()
+    if isinstance(found["hosts"], str) and "mpi" in (str(protocol)[:3], str(found.get("launcher"))[:3]):
+        raise ValueError(f"hosts is {found['hosts']!r} with MPI; expected protocol via, bip or tcp, and no launcher")
     return found
+
+
+def _hosts(name: str, given: Any) -> int | str:
+    """Return hosts as a number, or as text if it names machines; the rule of a setting."""
+    if not isinstance(given, str):
+        return _settings.whole(0, MAX_RANKS)(name, given)
+    try:
+        return str(parse(given))
+    except OSError as error:
+        raise ValueError(f"{name} is {given!r}: {error}; expected ssh:HOST,... or ssh:@FILE that can be read") from None
 
 
 class Ranks:
@@ -123,12 +137,14 @@ class Ranks:
     launcher : str, optional
         Launcher of the ranks: "viakit" (default), or "mpi", "mpi:mpich", "mpi:openmpi" for the ``mpiexec`` of that MPI,
         with any protocol.
-    hosts : int
-        Number of testbed hosts; 0: this machine.
+    hosts : int or str
+        Number of testbed hosts; 0: this machine. "ssh:a,b*4": machines that ssh reaches.
     mtu : int
         MTU of the testbed's wire in bytes.
     rate : str, optional
         Limit of the testbed's wire.
+    network, python : str, optional
+        Between machines: the wire, as "eth:eth0", "udp:10.0.0.0/24", and the interpreter there.
 
     Raises
     ------
@@ -147,11 +163,14 @@ class Ranks:
         *,
         policy: str | None = None,
         launcher: str | None = None,
-        hosts: int = 0,
+        hosts: int | str = 0,
         mtu: int = 1500,
         rate: str | None = None,
+        network: str | None = None,
+        python: str | None = None,
     ) -> None:
-        options = check(n, protocol, policy=policy, launcher=launcher, hosts=hosts, mtu=mtu, rate=rate)
+        more = {"hosts": hosts, "mtu": mtu, "rate": rate, "network": network, "python": python}
+        options = check(n, protocol, policy=policy, launcher=launcher, **more)
         try:
             import ipyparallel  # optional package
         except ImportError as error:
@@ -184,7 +203,8 @@ class Ranks:
 
     def _connect(self, ipyparallel: Any) -> None:
         """Wait for the controller and all engines, and determine the rank of each engine."""
-        deadline = time.monotonic() + _START_S
+        self._start_s = _START_S + (_REACH_S if isinstance(self.options["hosts"], str) else 0.0)
+        deadline = time.monotonic() + self._start_s
         self._wait_until((self._folder / READY_FILE).exists, deadline)
         file = str(self._folder / CLIENT_FILE)
         while self._client is None:
@@ -212,7 +232,7 @@ class Ranks:
             if ready():
                 return
             if time.monotonic() > deadline:
-                raise RanksEnded(f"not ready within {_START_S:g} s:\n{self._last_output()}")
+                raise RanksEnded(f"not ready within {self._start_s:g} s:\n{self._last_output()}")
             time.sleep(_POLL_S)
 
     def _last_output(self) -> str:
@@ -371,7 +391,8 @@ class Ranks:
         self.close()
 
     def __repr__(self) -> str:
-        where = f"{counted(self.options['hosts'], 'host')}" if self.options["hosts"] else "this machine"
+        hosts = self.options["hosts"]
+        where = hosts if isinstance(hosts, str) else counted(hosts, "host") if hosts else "this machine"
         state = "" if self.alive else ", ended"
         how = f", started by {self.options['launcher']}" if self.options["launcher"] else ""
         return f"<{counted(self.n, 'rank')} on {where}, {self.options['protocol'] or 'via'}{how}{state}>"

@@ -196,6 +196,7 @@ class Launch:
         if self._options.n_hosts:
             self._testbed = _open_hosts(self._options)
             hosts = [*self._testbed.hosts]
+            self._prepare(hosts)
         else:
             self._guard = Guard()
         if self._options.bind == "core":
@@ -207,6 +208,14 @@ class Launch:
             counts[where] += 1
         if self._template is not None:
             self._template.close()
+
+    def _prepare(self, hosts: list[Host]) -> None:
+        """Prepare the hosts before any rank is started; for subclasses."""
+
+    def _command_on(self, host: Host) -> list[str]:
+        """Return the command of the ranks on a host."""
+        del host
+        return self._command
 
     def _bind(self) -> list[set[int]]:
         """Return the core of each rank, or nothing if there are not enough, and report it."""
@@ -279,7 +288,7 @@ class Launch:
                 )
             else:
                 process = host.popen(
-                    self._command,
+                    self._command_on(host),
                     stdin=stdin,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,

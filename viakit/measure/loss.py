@@ -24,10 +24,12 @@ from viakit import testbed as testbeds
 from viakit.base.sheet import sheet
 from viakit.measure import endpoints, plot
 from viakit.measure import pair as pairs
+from viakit.measure.environment import of_machines
 from viakit.measure.look import looks
-from viakit.measure.plan import Config, Series
+from viakit.measure.plan import Config, Series, is_remote
+from viakit.measure.plan import check as sweep_check
 from viakit.measure.result import Document, ResultError
-from viakit.measure.sweep import OnPoint, Point, describe
+from viakit.measure.sweep import OnPoint, Point, describe, two_hosts
 from viakit.measure.table import format_bandwidth
 from viakit.measure.turns import Turns, count_for
 
@@ -162,6 +164,16 @@ def check(protocol: str, nbytes: int, losses: Sequence[float], retransmissions: 
         raise ValueError(f"seconds is {seconds}; expected the time for measurements, for instance 10")
 
 
+def _where(config: Config) -> str:
+    """Return the kind of hosts of a measurement, as a series has it. Refuses options that do not fit two machines."""
+    if is_remote(config.hosts):
+        sweep_check(config)
+        return "ssh"
+    (name,) = config.protocols
+    wire = config.mtu is not None or "testbed" in endpoints.lookup(name).needs
+    return config.hosts if config.hosts != "auto" else "testbed" if wire else "local"
+
+
 def measure(
     protocol: str = "via-udp",
     *,
@@ -171,6 +183,8 @@ def measure(
     seconds: float = 10.0,
     hosts: str = "auto",
     mtu: int | None = None,
+    network: str | None = None,
+    python: str | None = None,
     seed: int | None = None,
     follow: bool = False,
     command: str | None = None,
@@ -193,10 +207,8 @@ def measure(
         Methods of retransmission.
     seconds : float
         Time for measurements, without start and stop. The first round is always completed.
-    hosts : {"auto", "local", "testbed"}
+    hosts, mtu, network, python
         As for a sweep.
-    mtu : int, optional
-        MTU of the testbed's wire.
     seed : int, optional
         Seed of the losses and of the order.
     follow : bool
@@ -217,8 +229,7 @@ def measure(
     dict
         A ``viakit.result/1``. Its series have ``loss`` and ``retransmission``. Its points also have, for each burst,
         ``since_s`` (the time of its end, from the start) and ``per_message``: frames sent, retransmitted frames, and
-        acknowledgements. After an interrupt (Ctrl-C), or if a side fails, the dict has the measurements so far, with
-        ``complete`` false; ``errors`` names the failure.
+        acknowledgements. After Ctrl-C or a failure, which ``errors`` names, it has the measurements so far.
 
     Raises
     ------
@@ -228,15 +239,15 @@ def measure(
         If the pair or the testbed cannot be started, or fails before the first measurement.
     """
     check(protocol, nbytes, losses, retransmissions, seconds)
-    config = Config([protocol], [nbytes], mode="stream", seconds=seconds, mtu=mtu)
-    wire = mtu is not None or "testbed" in endpoints.lookup(protocol).needs
-    where = hosts if hosts != "auto" else "testbed" if wire else "local"
+    config = Config([protocol], [nbytes], hosts, mtu, mode="stream", seconds=seconds, network=network, python=python)
+    where = _where(config)
     this = _Run(config, where, list(dict.fromkeys(retransmissions)), on_progress, on_point, pair_class or pairs.Pair)
     turns = Turns(seconds, seed, command=command, kept=this.measured)
     with turns, contextlib.ExitStack() as around:
         testbed = None
-        if where == "testbed":
-            testbed = around.enter_context((testbed_class or testbeds.Testbed)(hosts=2, mtu=mtu or 1500))
+        if where in ("testbed", "ssh"):
+            testbed = around.enter_context(two_hosts(config, testbed_class or testbeds.Testbed, mtu))
+            turns.machines = of_machines(testbed) if where == "ssh" else {}
         this.measure(list(dict.fromkeys(losses)), turns, testbed, follow)
     found = [{**one.series(), "points": [one.point()]} for one in this.measured()]
     return turns.document(sorted(found, key=lambda one: (one["retransmission"], one["loss"])))

@@ -48,7 +48,7 @@ from viakit.measure.result import Document
 from viakit.measure.turns import Bursts, Turns, count_for, shielded
 from viakit.testbed.wire import Wire
 
-__all__ = ["Config", "Outcome", "Point", "Progress", "UsageError", "check", "describe", "run"]
+__all__ = ["Config", "Outcome", "Point", "Progress", "UsageError", "check", "describe", "run", "two_hosts"]
 
 MIN_ROUNDS = 11  # bursts of a point before its interval may end it
 LONGEST_BURST_S = 0.010
@@ -238,7 +238,7 @@ class _Run:
             self._report_progress("connecting to both hosts" if is_remote(config.hosts) else "making two hosts")
             try:
                 for mtu in dict.fromkeys(one.mtu for one in self.series if one.hosts not in ("local", "machine")):
-                    testbed = stack.enter_context(_hosts(config, testbed_class, mtu))
+                    testbed = stack.enter_context(two_hosts(config, testbed_class, mtu))
                     testbeds_by_mtu[mtu] = testbed
                     self.turns.machines = of_machines(testbed) if is_remote(config.hosts) else {}
             except (OSError, RuntimeError) as error:
@@ -419,7 +419,7 @@ def _options(one: Series, config: Config) -> dict[str, Any]:
     return options
 
 
-def _hosts(config: Config, testbed_class: Any, mtu: int | None) -> Any:
+def two_hosts(config: Config, testbed_class: Any, mtu: int | None) -> Any:
     """Return the two hosts of a sweep, not yet open: of a testbed with this MTU, or real machines."""
     if is_remote(config.hosts):
         from viakit.remote import Remote  # on use: most sweeps stay on this machine

@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import Any
 
 import viakit
-from viakit.remote import rdma
+from viakit.remote import captures, rdma
 from viakit.remote.facts import common
 from viakit.remote.link import Link, RemoteError
 from viakit.remote.spec import HERE, Spec, parse
@@ -57,6 +57,8 @@ class RemoteHost(Host):
         Interpreter on that host, and the folder that contains viakit there.
     facts : dict
         Kernel, architecture, Python, number of cores and interfaces of that host.
+    environment : dict
+        Variables of every process that is started on the host from now on.
     """
 
     def __init__(self, index: int, name: str, link: Link) -> None:
@@ -66,6 +68,7 @@ class RemoteHost(Host):
         self.root: str = link.hello["root"]
         self.network = self.address = self.interface = self.mac = ""
         self.pid = -1
+        self.environment: dict[str, str] = {}
         self._names = ""
         self._lock = threading.Lock()
         self._n_started = 0
@@ -96,7 +99,8 @@ class RemoteHost(Host):
         argv[0] = self.python if argv[0] == sys.executable else argv[0]
         argv = [self.root if part == _ROOT else part for part in argv]
         where = os.fspath(cwd) if cwd is not None else os.getcwd()
-        return self.link.start(self, argv, streams, how["pass_fds"], where, env or {}, how["text"])
+        variables = {**(env or {}), **self.environment}
+        return self.link.start(self, argv, streams, how["pass_fds"], where, variables, how["text"])
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Refuse to call a function: another machine need not have its module."""
@@ -109,6 +113,10 @@ class RemoteHost(Host):
     def query(self, what: str, timeout_s: float = 10.0, **details: Any) -> dict[str, Any]:
         """Send a request to the agent and return its reply. Raises RemoteError after *timeout_s* seconds."""
         return self.link.query({"what": what, **details}, timeout_s)
+
+    def folder(self) -> str:
+        """Make a temporary folder on this host, which is removed with the connection, and return its path."""
+        return str(self.query("folder")["folder"])
 
     def kill(self) -> None:
         """End all processes on this host, and the connection."""
@@ -160,6 +168,7 @@ class Remote:
         self._wanted, self._python, self._timeout_s = network, python, timeout_s
         self.hosts: list[RemoteHost] = []
         self.network = ""
+        self._captures: list[captures.Captures] = []
 
     def __enter__(self) -> Remote:
         return self.open()
@@ -183,16 +192,25 @@ class Remote:
         self.hosts = [RemoteHost(i, link.name, link) for i, link in enumerate(links)]
         try:
             self._choose_network()
+            self._captures = captures.begin(self.hosts)
         except BaseException:
             self.close()
             raise
         return self
 
     def close(self) -> None:
-        """End all processes on all hosts, and the connections. Idempotent."""
+        """End all processes on all hosts, and the connections. Idempotent.
+
+        The captures of taps (``VIAKIT_TAP``) are fetched before, from processes that have ended.
+        """
         hosts, self.hosts = self.hosts, []
-        with concurrent.futures.ThreadPoolExecutor(max(1, min(32, len(hosts)))) as pool:
-            list(pool.map(lambda host: host.link.close(), hosts))
+        taken, self._captures = self._captures, []
+        try:
+            for one in taken:
+                one.fetch()
+        finally:
+            with concurrent.futures.ThreadPoolExecutor(max(1, min(32, len(hosts)))) as pool:
+                list(pool.map(lambda host: host.link.close(), hosts))
 
     def describe(self) -> dict[str, Any]:
         """Return the hosts and what joins them, for a result document."""

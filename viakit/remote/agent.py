@@ -1,7 +1,7 @@
 """The agent: the process on another machine that starts processes for this one, and ends them with the connection.
 
-It is started by ssh and serves its standard input and output (:mod:`viakit.remote.mux`). Nothing is written to disk and
-no port is opened.
+It is started by ssh and serves its standard input and output (:mod:`viakit.remote.mux`). No port is opened. Nothing is
+written to disk except in temporary folders that a request makes; the agent removes them when it ends.
 
 Invariant: no process outlives the agent. Each one is the leader of a process group, which is killed when the connection
 ends, and the kernel kills it when the agent dies.
@@ -14,10 +14,13 @@ import fcntl
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import sys
+import tempfile
 import time
+from pathlib import Path
 from typing import Any, NoReturn
 
 import viakit
@@ -27,6 +30,7 @@ from viakit.remote.mux import Kind, Lost, Mux
 
 __all__ = ["main"]
 
+_LONGEST_FOLDER = 80  # bytes: the path of a socket has at most 107
 _GRACE_S = 0.5  # between SIGTERM and SIGKILL when the connection has ended
 
 
@@ -42,6 +46,7 @@ class _Agent:
         self.mux = Mux(*self.connection, self.handle)
         self.processes: dict[int, int] = {}  # process number -> id
         self.ended: dict[int, int] = {}  # id -> status that is reported once all output has been passed on
+        self.folders: list[str] = []  # temporary ones
         self.wake_r, wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -62,7 +67,11 @@ class _Agent:
         except Lost:
             pass
         finally:
-            self.end_all()
+            try:
+                self.end_all()
+            finally:
+                for folder in self.folders:
+                    shutil.rmtree(folder, ignore_errors=True)
 
     def handle(self, kind: Kind, ident: int, number: int, payload: bytes) -> None:
         """Handle a frame of the coordinator."""
@@ -72,7 +81,31 @@ class _Agent:
         elif kind == Kind.SIGNAL:
             self.signal(ident, request["signum"], request["group"])
         elif kind == Kind.REQUEST:
-            self.mux.send(Kind.REPLY, ident, payload=json.dumps(_answer(request)).encode())
+            self.mux.send(Kind.REPLY, ident, payload=json.dumps(self.answer(request)).encode())
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Return the reply to a request of the coordinator."""
+        try:
+            if request["what"] == "route":
+                return {"route": route_to(request["address"])}
+            if request["what"] == "clock":
+                return {"monotonic_ns": time.monotonic_ns()}
+            if request["what"] == "folder":
+                return {"folder": self.folder()}
+            if request["what"] == "files":
+                return {"files": sorted(str(path) for path in Path(request["folder"]).iterdir() if path.is_file())}
+        except Exception as error:
+            return {"error": f"{type(error).__name__}: {error}"}
+        return {"error": f"unknown request {request['what']!r}"}
+
+    def folder(self) -> str:
+        """Make a temporary folder. Its name is so short that it may hold Unix sockets."""
+        folder = tempfile.mkdtemp(prefix="viakit-host-")
+        if len(os.fsencode(folder)) > _LONGEST_FOLDER:
+            os.rmdir(folder)
+            folder = tempfile.mkdtemp(prefix="viakit-host-", dir="/tmp")
+        self.folders.append(folder)
+        return folder
 
     def spawn(self, ident: int, request: dict[str, Any]) -> None:
         """Start a process, connect its streams to the mux, and report its number or the error."""
@@ -145,16 +178,6 @@ class _Agent:
 def _root() -> str:
     """Return the folder that contains the package."""
     return os.path.dirname(os.path.dirname(os.path.abspath(viakit.__file__)))
-
-
-def _answer(request: dict[str, Any]) -> dict[str, Any]:
-    """Answer a request of the coordinator."""
-    try:
-        if request["what"] == "route":
-            return {"route": route_to(request["address"])}
-    except Exception as error:
-        return {"error": f"{type(error).__name__}: {error}"}
-    return {"error": f"unknown request {request['what']!r}"}
 
 
 def _be_process(request: dict[str, Any], far: dict[int, int], error_w: int) -> NoReturn:

@@ -123,10 +123,18 @@ class Mux:
         Descriptors of the connection; may be equal. The owner closes them.
     handle : callable
         Called with (kind, process, number, payload) for each frame that is not of a stream.
+    silence_s : float
+        Time without any frame, after the first one, for which the connection still counts as alive.
     """
 
-    def __init__(self, in_fd: int, out_fd: int, handle: Callable[[Kind, int, int, bytes], None]) -> None:
-        self._in, self._out, self._handle = in_fd, out_fd, handle
+    def __init__(
+        self,
+        in_fd: int,
+        out_fd: int,
+        handle: Callable[[Kind, int, int, bytes], None],
+        silence_s: float = SILENCE_S,
+    ) -> None:
+        self._in, self._out, self._handle, self._silence_s = in_fd, out_fd, handle, silence_s
         for fd in (in_fd, out_fd):
             _unblock(fd)
         self._streams: dict[tuple[int, int], _Stream] = {}
@@ -240,12 +248,12 @@ class Mux:
     def _beat(self) -> None:
         now = time.monotonic()
         if now - self._beaten >= BEAT_S:
-            if now - self._beaten > SILENCE_S / 2 and self._heard is not None:
+            if now - self._beaten > self._silence_s / 2 and self._heard is not None:
                 self._heard = now  # this process stood still, so it cannot judge the other one
             self._beaten = now
             self.send(Kind.BEAT)
-        if self._heard is not None and now - self._heard > SILENCE_S:
-            raise Lost(f"the connection has been silent for {SILENCE_S:g} s")
+        if self._heard is not None and now - self._heard > self._silence_s:
+            raise Lost(f"the connection has been silent for {self._silence_s:g} s")
 
     def _flush(self) -> None:
         """Write queued frames as far as the connection takes them."""

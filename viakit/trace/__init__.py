@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from viakit.base.sheet import sheet
 from viakit.base.words import counted
-from viakit.trace import chrome, pcapng, picture, timeline
+from viakit.trace import chrome, hosts, pcapng, picture, timeline
 from viakit.trace.schedule import to_schedule
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ __all__ = [
 HEADERS_ONLY = 176  # bytes to keep of a frame: enough for the longest connection request
 FILE_BYTES = 8 << 20  # limit per process: about 50000 records, which Perfetto displays without delay
 
-read = pcapng.read
+read = hosts.read
 merge = pcapng.merge
 build = timeline.build
 
@@ -98,6 +98,9 @@ def recording(
     *, events: bool = True, snap_bytes: int | None = HEADERS_ONLY, file_bytes: int | None = FILE_BYTES
 ) -> Iterator[Recording]:
     """Attach a tap to every NIC that this process and its children open within the ``with`` statement.
+
+    Children on machines that :mod:`viakit.remote` reaches are included: their captures are fetched, and their times
+    are expressed by the clock of this machine (:mod:`viakit.trace.hosts`).
 
     Parameters
     ----------
@@ -169,10 +172,25 @@ def render(seen: timeline.Timeline, console: Console) -> None:
         for name, (number, value) in legs.items():
             table.add_row(name, str(number), f"{value / 1000:.3f} µs")
         console.print(table)
+    for clock in seen.clocks:
+        console.print(_of_clock(clock), markup=False)
     lost = sum(nic.lost for nic in seen.nics)
     console.print(f"{counted(len(seen.messages), 'message')} on {counted(len(seen.nics), 'NIC')}", markup=False)
     if lost:
         console.print(f"{lost} more records were lost: a ring was full, or a file reached its limit", markup=False)
+
+
+def _of_clock(clock: pcapng.HostClock) -> str:
+    """Return a sentence about the clock of another machine."""
+    if clock.problem:
+        return f"{clock.host}: captures are missing: {clock.problem}"
+    if clock.source == "reference":
+        return f"{clock.host}: its clock is the reference"
+    error = f"{clock.error_ns / 1000:.3f} µs"
+    if clock.low_ns > clock.high_ns:
+        return f"{clock.host}: its clock drifted during the run; times between the hosts are uncertain by {error}"
+    how = "frames in both directions" if clock.source == "frames" else "ssh, as no frames went in both directions"
+    return f"{clock.host}: its clock is known to ± {error}, by {how}"
 
 
 def convert(paths: Sequence[str | os.PathLike[str]]) -> timeline.Timeline:

@@ -31,10 +31,14 @@ class _Tracks:
         self.pids: dict[int, int] = {}  # id of a NIC -> its process number
         self.tids: dict[tuple[int, str], int] = {}
         self.metadata: list[dict[str, Any]] = []
+        numbers: dict[tuple[str, int], int] = {}
         for nic in nics:
-            if nic.pid not in self.pids.values():
-                self._add_metadata("process_name", nic.pid, 0, name=f"{nic.program} ({nic.pid})")
-            self.pids[id(nic)] = nic.pid
+            pid = numbers.get((nic.host, nic.pid))
+            if pid is None:  # processes of two hosts may have the same number
+                pid = nic.pid if nic.pid not in numbers.values() else max(numbers.values()) + 1
+                numbers[nic.host, nic.pid] = pid
+                self._add_metadata("process_name", pid, 0, name=nic.process)
+            self.pids[id(nic)] = pid
 
     def _add_metadata(self, what: str, pid: int, tid: int, **args: Any) -> None:
         self.metadata.append({"ph": "M", "name": what, "pid": pid, "tid": tid, "ts": 0, "args": args})

@@ -13,12 +13,46 @@ from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 
-__all__ = ["Capture", "CaptureError", "Interface", "Packet", "merge", "read"]
+__all__ = ["Capture", "CaptureError", "HostClock", "Interface", "Packet", "merge", "read"]
 
 SECTION, INTERFACE, STATISTICS, PACKET = 0x0A0D0D0A, 1, 5, 6
 BYTE_ORDER = 0x1A2B3C4D
 OPT_COMMENT, IF_NAME, EPB_FLAGS, EPB_DROPCOUNT, ISB_RECEIVED, ISB_DROPPED = 1, 2, 2, 4, 4, 5
 ETHERNET, USER0 = 1, 147
+
+
+@dataclass(frozen=True)
+class HostClock:
+    """Clock of another machine: the known limits of its CLOCK_MONOTONIC minus that of this machine.
+
+    Attributes
+    ----------
+    host : str
+        Name of the machine.
+    low_ns, high_ns : int
+        Limits of the offset. If low_ns is above high_ns, the clocks drifted apart by the difference during the run.
+    source : str
+        Source of the limits. "ssh": the connection. "frames": frames in both directions. "reference": all others are
+        adjusted to the clock of this host, because the machine that reads the captures has no frames.
+    problem : str
+        Why captures of this machine are missing; usually empty.
+    """
+
+    host: str
+    low_ns: int
+    high_ns: int
+    source: str = "ssh"
+    problem: str = ""
+
+    @property
+    def offset_ns(self) -> int:
+        """The middle of the limits, which is used."""
+        return (self.low_ns + self.high_ns) // 2
+
+    @property
+    def error_ns(self) -> int:
+        """Largest error of the offset."""
+        return (abs(self.high_ns - self.low_ns) + 1) // 2
 
 
 class CaptureError(ValueError):
@@ -29,9 +63,9 @@ class CaptureError(ValueError):
 class Interface:
     """Interface of a capture: the frames of a NIC, or its events.
 
-    ``words`` holds the properties that the tap recorded (``role``, ``pid``, ``link``, ``port``, ``address``,
-    ``device``, ``program``); it is empty for an interface of another tool. ``clock_offset_ns`` was added to
-    CLOCK_MONOTONIC.
+    ``words`` holds the properties that the tap recorded: ``role``, ``pid``, ``link``, ``port``, ``address``,
+    ``device`` and ``program``. It has ``host`` if the NIC is on another machine, and is empty for an interface of
+    another tool. ``clock_offset_ns`` was added to CLOCK_MONOTONIC.
     """
 
     link_type: int
@@ -43,9 +77,23 @@ class Interface:
     dropped: int = 0
 
     @property
-    def key(self) -> tuple[str, str, str, str]:
-        """Identification of the NIC: process, link, address and port."""
-        return tuple(self.words.get(name, "") for name in ("pid", "link", "address", "port"))  # type: ignore[return-value]
+    def key(self) -> tuple[str, ...]:
+        """Identification of the NIC: host, process, link, address and port."""
+        return tuple(self.words.get(name, "") for name in ("host", "pid", "link", "address", "port"))
+
+    def set_host(self, name: str) -> None:
+        """Note in the interface that its NIC is on the machine *name*."""
+        self.words = {"host": name, **self.words}
+        self.name = f"{name} {self.name}"
+        options = b""
+        for code, value in _options(self.block, 16, len(self.block) - 4):
+            if code == OPT_COMMENT and value.startswith(b"viakit "):
+                value = b"viakit host=" + name.encode() + value[6:]
+            elif code == IF_NAME:
+                value = self.name.encode()
+            options += struct.pack("<HH", code, len(value)) + value + bytes(-len(value) % 4)
+        body = self.block[8:16] + options + bytes(4)
+        self.block = struct.pack("<II", INTERFACE, len(body) + 12) + body + struct.pack("<I", len(body) + 12)
 
 
 @dataclass(slots=True, eq=False)
@@ -68,10 +116,14 @@ class Packet:
 
 @dataclass
 class Capture:
-    """Contents of one or several capture files."""
+    """Contents of one or several capture files.
+
+    ``clocks`` are those of other machines, to which :func:`viakit.trace.hosts.read` has adjusted the times.
+    """
 
     interfaces: list[Interface] = field(default_factory=list)
     packets: list[Packet] = field(default_factory=list)
+    clocks: list[HostClock] = field(default_factory=list)
 
 
 def _options(block: bytes, start: int, end: int) -> Iterator[tuple[int, bytes]]:

@@ -68,7 +68,7 @@ def save(timeline: Timeline, path: str | PathLike[str], *, messages: int = MOST_
             axes.plot((time - begin) / 1e3, y, "o", markersize=4, color=COLOURS[name], zorder=2)
     for name, colour in COLOURS.items():
         axes.plot([], [], "o", color=colour, label=name)
-    axes.set_yticks(range(len(nics)), [f"{names[id(n)]}\n{n.program} ({n.pid})" for n in nics])
+    axes.set_yticks(range(len(nics)), [f"{names[id(n)]}\n{n.process}" for n in nics])
     axes.invert_yaxis()
     axes.set_xlabel("time / µs")
     axes.set_title(f"{counted(len(shown), 'message')}, from the post to the reap", loc="left")

@@ -21,23 +21,23 @@ def to_schedule(seen: Timeline, title: str = "") -> Schedule:
     ValueError
         If the timeline has no message whose two ends were traced.
     """
-    pids = list(dict.fromkeys(nic.pid for nic in seen.nics))
+    processes = list(dict.fromkeys((nic.host, nic.pid) for nic in seen.nics))
     whole = [
         (one, one.posted, one.receiver, one.arrived)
         for one in seen.messages
         if one.posted is not None and one.receiver is not None and one.arrived is not None
-        if one.receiver.pid != one.nic.pid
+        if (one.receiver.host, one.receiver.pid) != (one.nic.host, one.nic.pid)
     ]
     if not whole:
         raise ValueError("the trace has no message between two processes; a schedule needs both ends")
     # Events of each rank: time, order among equals, whether it is a send, other rank, bytes, whether it is a write.
-    events: list[list[tuple[int, int, bool, int, int, bool]]] = [[] for _ in pids]
+    events: list[list[tuple[int, int, bool, int, int, bool]]] = [[] for _ in processes]
     for order, (one, posted, receiver, arrived) in enumerate(sorted(whole, key=lambda each: each[1])):
-        source, to = pids.index(one.nic.pid), pids.index(receiver.pid)
+        source, to = (processes.index((nic.host, nic.pid)) for nic in (one.nic, receiver))
         landed = (one.placed if one.is_write else one.reaped) or arrived
         events[source].append((posted, order, True, to, one.length, one.is_write))
         events[to].append((max(landed, posted), order, False, source, one.length, one.is_write))
-    made = Schedule.empty(len(pids), title)
+    made = Schedule.empty(len(processes), title)
     for rank, mine in enumerate(events):
         last: int | None = None
         for time_ns, _, sends, other, length, is_write in sorted(mine):

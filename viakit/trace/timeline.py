@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
-from viakit.trace.pcapng import ETHERNET, USER0, Capture, Packet, number
+from viakit.trace.pcapng import ETHERNET, USER0, Capture, HostClock, Packet, number
 
 __all__ = ["EVENT_KINDS", "FRAME_KINDS", "LEGS", "Event", "Frame", "Message", "NicSeen", "Timeline", "build"]
 
@@ -55,6 +55,12 @@ class NicSeen:
     address: str
     port: int
     lost: int = 0  # records that its tap dropped
+    host: str = ""  # name of another machine
+
+    @property
+    def process(self) -> str:
+        """Program and number of the process, with its host if that is another machine."""
+        return f"{self.program} ({self.pid})" + (f" on {self.host}" if self.host else "")
 
 
 @dataclass(slots=True, eq=False)
@@ -162,6 +168,7 @@ class Timeline:
     frames: list[Frame] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
+    clocks: list[HostClock] = field(default_factory=list)  # of other machines
 
     @property
     def span_ns(self) -> tuple[int, int]:
@@ -235,6 +242,7 @@ def _nics(capture: Capture) -> dict[int, NicSeen]:
             by_key[one.key] = NicSeen(
                 number(words, "pid"), words.get("program", "?"), words.get("device", "?"),
                 words.get("link", "?"), words.get("address", ""), number(words, "port"),
+                host=words.get("host", ""),
             )  # fmt: skip
         result[id(one)] = by_key[one.key]
     return result
@@ -374,7 +382,7 @@ def build(capture: Capture) -> Timeline:
         All files of one run, from :func:`viakit.trace.pcapng.read`.
     """
     nics = _nics(capture)
-    timeline = Timeline(nics=list({id(nic): nic for nic in nics.values()}.values()))
+    timeline = Timeline(nics=list({id(nic): nic for nic in nics.values()}.values()), clocks=capture.clocks)
     for packet in capture.packets:
         nic = nics.get(id(packet.interface))
         if nic is None:
@@ -408,5 +416,5 @@ def build(capture: Capture) -> Timeline:
 def names_of(nics: Iterable[NicSeen]) -> Mapping[int, str]:
     """Return a name for each NIC (by ``id``); it includes the port if the process has several NICs on the device."""
     nics = list(nics)
-    alike = Counter((nic.pid, nic.device) for nic in nics)
-    return {id(n): n.device if alike[n.pid, n.device] == 1 else f"{n.device} port {n.port}" for n in nics}
+    alike = Counter((nic.host, nic.pid, nic.device) for nic in nics)
+    return {id(n): n.device if alike[n.host, n.pid, n.device] == 1 else f"{n.device} port {n.port}" for n in nics}
