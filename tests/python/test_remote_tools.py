@@ -24,7 +24,8 @@ from viakit.remote import Remote
 from viakit.remote.mux import Kind, Mux
 
 VIAKIT = Path(sys.executable).with_name("viakit")
-LIMIT_S = 300.0  # a command that needs longer is stuck, also on a busy machine
+LIMIT_S = 200.0  # a command that needs longer is stuck, also on a busy machine
+pytestmark = pytest.mark.timeout(600)
 PROGRAM = """
 import viakit
 comm = viakit.world()

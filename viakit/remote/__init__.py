@@ -116,7 +116,7 @@ class RemoteHost(Host):
 
     def folder(self) -> str:
         """Make a temporary folder on this host, which is removed with the connection, and return its path."""
-        return str(self.query("folder")["folder"])
+        return str(self.query("folder", timeout_s=60.0)["folder"])
 
     def kill(self) -> None:
         """End all processes on this host, and the connection."""

@@ -34,7 +34,7 @@ __all__ = ["CLOCK_FILE", "Captures", "begin"]
 
 CLOCK_FILE = "clock.json"
 _READINGS = 8  # of the clock, at the begin and at the end
-_FETCH_S = 60.0  # limit for one file
+_FETCH_S = 60.0  # limit for one file, and for a reply
 
 
 class Captures:
@@ -61,7 +61,7 @@ class Captures:
     def _read_clock(self) -> None:
         for _ in range(_READINGS):
             before = time.monotonic_ns()
-            there = int(self._host.query("clock")["monotonic_ns"])
+            there = int(self._host.query("clock", _FETCH_S)["monotonic_ns"])
             self._limits.append((there - time.monotonic_ns(), there - before))
 
     def fetch(self) -> None:
@@ -69,7 +69,7 @@ class Captures:
         problem = ""
         try:
             self._read_clock()
-            for name in self._host.query("files", folder=self._there)["files"]:
+            for name in self._host.query("files", _FETCH_S, folder=self._there)["files"]:
                 done = self._host.run(["cat", "--", name], text=False, timeout=_FETCH_S, check=True)
                 (self._folder / os.path.basename(name)).write_bytes(done.stdout)
         except (TestbedError, OSError, subprocess.SubprocessError) as error:
