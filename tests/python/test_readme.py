@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +13,12 @@ import pytest
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 README = CHECKOUT / "README.md"
+DERIVED = CHECKOUT / "docs" / "classes"  # by `make docs`
 DOCUMENTS = sorted(
-    [*CHECKOUT.glob("*.md"), *(CHECKOUT / "docs").glob("**/*.md"), *(CHECKOUT / "notebooks").glob("*.md")]
+    path
+    for place, pattern in ((".", "*.md"), ("docs", "**/*.md"), ("notebooks", "*.md"))
+    for path in (CHECKOUT / place).glob(pattern)
+    if DERIVED not in path.parents
 )
 LINK = re.compile(r"\[[^\]]*\]\(<?([^)\s>]+)>?\)")
 HOST = re.compile(r"([a-z0-9]([a-z0-9-]*[a-z0-9])?\.)+[a-z]{2,}")  # of an external link: a name, in lower case
@@ -71,3 +76,22 @@ def test_a_wrong_link_is_found(tmp_path):
     good = "[a](page.md) [b](#part) [c](https://ui.perfetto.dev/x) `[d](no.md)`\n```\n[e](no.md)\n```\n"
     page.write_text(good + "[f](no.md) [g](https:/one.org) [h](htps://two.org) [i](https://three)")
     assert wrong_links(page) == ["no.md", "https:/one.org", "htps://two.org", "https://three"]
+
+
+WORKS = {"uri": "https://a.org", "status": "working", "info": "", "filename": "lab.md", "lineno": 1}
+GONE = {**WORKS, "uri": "https://b.org/x", "status": "broken", "info": "404 Client Error: Not Found for url"}
+UNREACHED = {**WORKS, "uri": "https://c.org", "status": "broken", "info": "NameResolutionError: Failed to resolve"}
+
+
+def test_links_are_skipped_with_the_reason_only_without_a_connection():
+    verdicts = runpy.run_path(str(CHECKOUT / "tools" / "links"), run_name="links")["verdicts"]
+    inner = {**WORKS, "uri": "#here", "status": "broken"}
+    assert verdicts([UNREACHED, inner]) == [
+        ("https://c.org", "skipped", "no connection: NameResolutionError: Failed to resolve")
+    ]
+    for other in (WORKS, GONE):
+        assert [one[1] for one in verdicts([UNREACHED, other])] == ["broken", "works" if other is WORKS else "broken"]
+    assert verdicts([GONE])[0][2] == "404 Client Error: Not Found for url (lab.md:1)"
+    late = {**UNREACHED, "status": "timeout", "info": "Read timed out"}
+    assert [one[1] for one in verdicts([late])] == ["skipped"]
+    assert [one[1] for one in verdicts([late, WORKS])] == ["broken", "works"]
