@@ -379,6 +379,9 @@ def test_their_panels_start_follow_and_stop():
         "from viakit import lab\nb = lab.barrier('default', ranks=[2], seconds=0.2); b.wait()._repr_html_()\n"
         "print(b.state, [t.name for t in b.panel.figure.data if t.name], b.panel.save.disabled,"
         " b.panel.figure.layout.xaxis.tickvals)\n"
+        "state = b.panel.figure.get_state()\n"  # for a page that is loaded again
+        "later = [t['name'] for t in state['_widget_data'] if t.get('name') and len(t['x'])]\n"
+        "print(later, state['_widget_layout']['xaxis']['title']['text'])\n"
         "b.panel.ranks.value = 'two'; b.panel.start.click(); print(b.panel.progress.text.value)",
         "a = lab.app('ep', protocols=['via'], ranks=[1], rounds=1, start=False)\nprint(a.state)\n"
         "a.panel.application.value = 'sor-zero'\na.panel.start.click(); a.wait()\n"
@@ -396,7 +399,8 @@ def test_their_panels_start_follow_and_stop():
     assert not shown(barrier, "text/html"), "a table was shown by itself, and not only returned"
     lines = printed(barrier).splitlines()
     assert lines[0] == "done ['default'] False (2,)"
-    assert "expected comma-separated numbers" in lines[1]
+    assert lines[1] == "['default'] ranks"
+    assert "expected comma-separated numbers" in lines[2]
     assert printed(app) == "ready\ndone ['via', 'via'] True\n"
     assert printed(faults) == ("stopped [0.0, 0.1] ['go-back-n', 'go-back-n, acks', 'selective', 'selective, acks']\n")
     for outputs in (barrier, app, faults):

@@ -7,6 +7,7 @@ therefore updates only the changes. The kernel's main thread handles the buttons
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -112,6 +113,7 @@ class Panel:
         # The picture is above the controls, so that it is in view while the measurement runs.
         self.widget = widgets.VBox([self.top, self.picture, self.controls, self.bottom, theme])
         self.widget.add_class("viakit-lab")
+        self._renew()
 
     # ------------------------------------------------------------------------------------ to be implemented
 
@@ -141,6 +143,22 @@ class Panel:
         self.save.disabled = not series
         if series:
             self._draw(series)
+        if not job.running:
+            self._renew()
+
+    def _renew(self) -> None:
+        """Give the figure as it is now to pages that are loaded later. Without this they get it as it was created."""
+        for figure in self.figures():
+            figure._widget_layout, figure._widget_data = deepcopy(figure._layout_obj._props), deepcopy(figure._data)
+
+    def figures(self) -> list[Any]:
+        """Return the figures of Plotly in the picture."""
+        found, widgets_left = [], [self.picture]
+        while widgets_left:
+            one = widgets_left.pop()
+            widgets_left += getattr(one, "children", ())
+            found += [one] if hasattr(one, "_widget_data") else []
+        return found
 
     def _on_start(self) -> None:
         try:
