@@ -138,13 +138,13 @@ class Ranks:
         Launcher of the ranks: "viakit" (default), or "mpi", "mpi:mpich", "mpi:openmpi" for the ``mpiexec`` of that MPI,
         with any protocol.
     hosts : int or str
-        Number of testbed hosts; 0: this machine. "ssh:a,b*4": machines that ssh reaches.
+        Number of testbed hosts; 0: this machine. ``"ssh:a,b*4"``: machines that ssh reaches.
     mtu : int
         MTU of the testbed's wire in bytes.
     rate : str, optional
         Limit of the testbed's wire.
     network, python : str, optional
-        Between machines: the wire, as "eth:eth0", "udp:10.0.0.0/24", and the interpreter there.
+        Between machines: the wire, as ``"eth:eth0"`` or ``"udp:10.0.0.0/24"``, and the interpreter there.
 
     Raises
     ------
