@@ -33,9 +33,27 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 PICTURES = CHECKOUT / "build" / "browser"
 START_S = 90
 STEP_MS = 200_000
+LESSON_S = 400  # for all cells of a lesson, on a busy machine: as in test_lessons.py
 PANEL = ".viakit-lab"
 SCREENSHOTS = CHECKOUT / "build" / "screenshots"  # 1280x800 in light, dark and grey
 WINDOW = {"width": 1280, "height": 800}
+SHOWN = ".jp-NotebookPanel:not(.lm-mod-hidden)"
+IDLE = ".jp-StatusBar-TextItem:has-text('| Idle')"
+# Scroll to a cell, or towards it; return whether it is in the window with so many outputs and pictures.
+BRING = """([index, outputs, pictures]) => {
+    const list = document.querySelector('.jp-NotebookPanel:not(.lm-mod-hidden) .jp-WindowedPanel-outer');
+    const number = cell => Number(cell.dataset.windowedListIndex);
+    const drawn = [...list.querySelectorAll('.jp-Cell[data-windowed-list-index]')].filter(one => one.offsetHeight);
+    const cell = drawn.find(one => number(one) === index);
+    if (cell) {
+        cell.querySelector('.jp-OutputArea').scrollIntoView({block: 'start'});
+        return cell.querySelectorAll('.jp-OutputArea-output').length === outputs
+            && cell.querySelectorAll(".jp-OutputArea-output svg[role='img']").length >= pictures;
+    }
+    list.scrollTop += (drawn.length && number(drawn[0]) > index ? -1 : 1) * list.clientHeight;
+    return false;
+}"""
+WIDGET = "application/vnd.jupyter.widget-view+json"
 LESSONS = sorted((CHECKOUT / "notebooks").glob("[0-9]*.md"))
 
 
@@ -81,6 +99,9 @@ def chromium():
         browser = playwright.chromium.launch(**options)
         page = browser.new_page(viewport=WINDOW)
         page.set_default_timeout(STEP_MS)
+        # An automatic save that falls together with a requested one makes JupyterLab suspect another program.
+        both = page.locator(".jp-Dialog", has_text="has changed on disk")
+        page.add_locator_handler(both, lambda dialog: dialog.get_by_role("button", name="Overwrite").click())
         page.complaints = []
         page.on("console", lambda message: message.type == "error" and page.complaints.append(message.text))
         page.on("pageerror", lambda error: page.complaints.append(str(error)))
@@ -110,8 +131,8 @@ def points(page) -> int:
     return page.locator(f"{PANEL} .scatterlayer .point").count()
 
 
-def wait_for(page, condition, what: str) -> None:
-    deadline = time.monotonic() + STEP_MS / 1000
+def wait_for(page, condition, what: str, limit_s: float = STEP_MS / 1000) -> None:
+    deadline = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < deadline, f"not in time: {what}"
         page.wait_for_timeout(100)  # between two looks
@@ -152,9 +173,9 @@ def tracked_files() -> dict[Path, float]:
 
 def save_and_reload(page, folder: Path) -> None:
     """Save the notebook: its outputs are in the .ipynb beside it, and in the page after a reload."""
-    page.locator("[data-command='docmanager:save']").first.click()
     kept = folder / "00-start-here.ipynb"
-    wait_for(page, lambda: kept.exists() and "exercise 3: <b>not yet" in kept.read_text(), "the outputs in the .ipynb")
+    wait_for(page, lambda: saved_whole(page, kept), "the outputs in the .ipynb")
+    assert "exercise 3: <b>not yet" in kept.read_text()
     page.reload()
     page.locator(".jp-Notebook").wait_for()
     page.locator(".jp-OutputArea-output", has_text=re.compile("two hosts|this host only")).first.wait_for()
@@ -250,10 +271,9 @@ def test_all_lessons_run_and_saved_leave_the_sources_clean(page, jupyter):
     """Each lesson is opened, run and saved as a student would; only the student's copy has changed afterwards."""
     address, folder = jupyter
     before = tracked_files()
+    page.goto(address)
     for lesson in LESSONS:
-        page.goto(address.replace("00-start-here.md", lesson.name) + "&reset")  # one document, not those before
-        page.locator(".jp-Notebook").wait_for()
-        page.locator(".jp-StatusBar-TextItem", has_text="| Idle").wait_for()
+        open_from_the_list(page, lesson)
         page.get_by_role("menuitem", name="Run", exact=True).click()
         page.get_by_role("menuitem", name=re.compile("^Run All Cells")).click()
         run_to_its_end(page)
@@ -261,11 +281,45 @@ def test_all_lessons_run_and_saved_leave_the_sources_clean(page, jupyter):
         wait_for(
             page, lambda kept=kept: saved_whole(page, kept), f"outputs of all cells, also behind the bug, in {kept}"
         )
+        page.goto(address.replace("00-start-here.md", lesson.name) + "&reset")  # this document only
+        page.locator(IDLE).wait_for()  # connected to its kernel again, which has the state of panels
+        outputs_are_in_the_page(page, kept)
         in_three_themes(page, lesson.stem)
         page.get_by_role("menuitem", name="Kernel", exact=True).click()
         page.get_by_role("menuitem", name=re.compile("^Shut Down Kernel")).click()
     assert tracked_files() == before, "a lesson changed the sources or the installed package"
     assert {path.name for path in folder.glob("[0-9]*.ipynb")} == {path.with_suffix(".ipynb").name for path in LESSONS}
+
+
+def open_from_the_list(page, lesson: Path) -> None:
+    """Open a lesson from the list of files, and wait for its kernel. A new page would take longer."""
+    page.locator(".jp-DirListing-item", has_text=lesson.name).dblclick()
+    page.locator(".lm-TabBar-tab.lm-mod-current", has_text=lesson.stem).wait_for()
+    page.locator(f"{SHOWN} .jp-MarkdownOutput h1").first.wait_for()
+    page.locator(IDLE).wait_for()
+
+
+def shown_in_the_page(cell: dict) -> list[int]:
+    """Return how many outputs and how many pictures of a saved cell a page has to show."""
+    html = ["".join(one["data"].get("text/html", "")) for one in cell["outputs"] if "data" in one]
+    return [len(cell["outputs"]), sum("<svg" in text for text in html)]
+
+
+def outputs_are_in_the_page(page, kept: Path) -> None:
+    """Go through a lesson that was loaded again: each output and picture of the saved notebook is in the page.
+
+    JupyterLab draws only the cells near the window, so each cell is brought there. At the end the first picture is in
+    the window, or the first panel of a lesson without pictures.
+    """
+    cells = json.loads(kept.read_text())["cells"]
+    wanted = {i: shown_in_the_page(cell) for i, cell in enumerate(cells) if cell.get("outputs")}
+    assert wanted, f"no outputs in {kept}"
+    pictures = [i for i, (_, n_pictures) in wanted.items() if n_pictures]
+    panels = [i for i in wanted if any(WIDGET in one.get("data", {}) for one in cells[i]["outputs"])]
+    page.locator(f"{SHOWN} .jp-Notebook").wait_for()
+    for i in (*wanted, *(pictures or panels)[:1]):
+        what = f"cell {i} of {kept.name} with {wanted[i]} outputs and pictures, after the page was loaded again"
+        wait_for(page, lambda i=i: page.evaluate(BRING, [i, *wanted[i]]), what)
 
 
 def all_cells_ran(kept: Path) -> bool:
@@ -298,7 +352,7 @@ def run_to_its_end(page) -> None:
             "![...document.querySelectorAll('.jp-InputPrompt')].some(one => one.textContent.includes('*'))"
         )
 
-    wait_for(page, over, "the end of the lesson")
+    wait_for(page, over, "the end of the lesson", LESSON_S)
 
 
 @pytest.mark.timeout(300)
