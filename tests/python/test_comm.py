@@ -147,6 +147,9 @@ CALLS = {
     "recv": "comm.Recv(big, 2)",
     "mismatched": "comm.Sendrecv(big[:5], 1 - rank, 5, out, 2, 70 + rank)",  # never sent, from a dead rank
     "any": "comm.Recv(big)",
+    "gather": "comm.Gather(big, np.zeros(3 * 60000))",
+    "objects": "comm.gather(rank), comm.scatter([1, 2, 3])",
+    "all objects": "comm.allgather(rank)",
     "non-blocking": "comm.Iallreduce(big, out).Wait()",
 }
 

@@ -23,7 +23,7 @@ from libc cimport errno as c_errno
 from libc.math cimport INFINITY, ceil
 from libc.stdint cimport UINT32_MAX, UINT64_MAX, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy, memmove, memset
 
 from cvipl cimport *
 

@@ -33,6 +33,9 @@ cdef class MsgRequest:
     cdef readonly bint ended       # The operation is complete, and the program has been notified.
     cdef msg_status _status
     cdef public object after       # Called once with this request after it succeeded; unpacks the received data.
+    cdef public str collective     # In a receive of a collective: its name, None in other operations. Then also ...
+    cdef public int awaited        # ... the rank that sends, and ...
+    cdef public Py_ssize_t exact   # ... the length in bytes that the message must have.
 
     def __dealloc__(self):
         if self._pinned:
@@ -80,6 +83,10 @@ cdef class MsgRequest:
             PyBuffer_Release(&self._view)
             if self._status.source >= 0:
                 self._status.source = self._comm._back(self._status.source)
+        if (self.collective is not None and self.exact != <Py_ssize_t>self._status.len and not self._status.error
+                and not self._status.cancelled):
+            self.ended = True
+            raise _words.wrong_length(self.collective, self.awaited, self._status.len, self.exact)
         if self.after is not None and not self._status.error and not self._status.cancelled:
             try:
                 self.after(self)

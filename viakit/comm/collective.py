@@ -111,6 +111,13 @@ def _mirrored(rounds: Rounds) -> Rounds:
     )
 
 
+@lru_cache(maxsize=256)
+def tree(gathers: bool, n: int, me: int, root: int) -> Rounds:
+    """Return the messages of a scatter by a binomial tree, or of the opposite gather. Units are parts of one rank."""
+    down = _rounds("scatter", False, n, me, root, n, 1 << 30)
+    return _mirrored(down) if gathers else down
+
+
 def _play(s: Step, rounds: Rounds, memory: _Units | _Parts, combine: Combine | None = None) -> Schedule:
     """Perform a plan."""
     get = memory.get
@@ -196,7 +203,7 @@ def _gather_tree(s: Step, mine: Simple | None, into: Sequence[Simple] | None, ea
     me = (s.rank - s.root) % s.size
     if mine is not None:
         have.put(me, 1, mine.pack())
-    yield from _play(s, _mirrored(_plan(s, "scatter", s.size, root=s.root)), have)
+    yield from _play(s, tree(True, s.size, s.rank, s.root), have)
     for i, part in enumerate(into or ()):
         if i != s.root or mine is not None:
             part.unpack(have.get((i - s.root) % s.size, 1))
@@ -224,7 +231,7 @@ def _scatter_tree(s: Step, out: Sequence[Simple] | None, mine: Simple | None, ea
     have = _Units(_empty(each * s.size), each)  # parts numbered from the root on
     for i, part in enumerate(out or ()):
         have.put((i - s.root) % s.size, 1, part.pack())
-    yield from _play(s, _plan(s, "scatter", s.size, root=s.root), have)
+    yield from _play(s, tree(False, s.size, s.rank, s.root), have)
     if mine is not None:
         mine.unpack(have.get((s.rank - s.root) % s.size, 1))
 

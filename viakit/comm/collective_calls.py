@@ -1,4 +1,4 @@
-"""Collectives under MPI's names. The blocking forms that csrc/coll implements are in viakit._core (group.pxi)."""
+"""Collectives under MPI's names. The fast blocking forms are in viakit._core (collective.pxi and direct.pxi)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _forms(
         kwargs.pop("info", None)
         return self._kept(lambda: self._make(make, *args, **kwargs))
 
-    blocking = f"_block_{name}" if hasattr(_core.CollectiveComm, upper) else upper
+    blocking = f"_block_{name}" if hasattr(_core.DirectComm, upper) else upper
     named: tuple[tuple[str, Any, str], ...] = (
         (blocking, block, text[0].upper() + text[1:]),
         (f"I{name}", begin, f"Start to {text}"),
@@ -257,11 +257,13 @@ class Collectives(PointToPoint):
 
     _block_barrier, Ibarrier, Barrier_init = _forms(_barrier, "wait until all ranks have called the barrier.")
     _block_bcast, Ibcast, Bcast_init = _forms(_bcast, "broadcast the root's buffer to all ranks.")
-    Gather, Igather, Gather_init = _forms(_gather, "gather buffers of equal length to the root, in the order of ranks.")
+    _block_gather, Igather, Gather_init = _forms(
+        _gather, "gather buffers of equal length to the root, in the order of ranks."
+    )
     Gatherv, Igatherv, Gatherv_init = _forms(
         _gatherv, "gather buffers to the root, with a count and a displacement for each rank."
     )
-    Scatter, Iscatter, Scatter_init = _forms(_scatter, "scatter equal parts of the root's buffer to the ranks.")
+    _block_scatter, Iscatter, Scatter_init = _forms(_scatter, "scatter equal parts of the root's buffer to the ranks.")
     Scatterv, Iscatterv, Scatterv_init = _forms(
         _scatterv, "scatter parts of the root's buffer, with a count and a displacement for each rank."
     )
@@ -302,49 +304,22 @@ class Collectives(PointToPoint):
 
     def _gather_all(self, mine: Any) -> list[Any]:
         """Gather an object of each rank for viakit's own use: a subclass of the program's may replace `allgather`."""
-        return Collectives.allgather(self, mine)
+        return _core.DirectComm.allgather(self, mine)
 
-    def bcast(self, obj: Any, root: int = 0) -> Any:
-        """Broadcast the root's object to all ranks, and return it.
-
-        Parameters
-        ----------
-        obj : object
-            Object to send; ignored on other ranks than the root.
-        root : int
-            Rank of the root.
-        """
+    def _bcast_any(self, obj: Any, root: int = 0) -> Any:
+        """Perform `bcast` by messages, for whatever the short path leaves."""
         return self._of_objects("bcast(object)", root, collective.bcast_object, obj)
 
-    def gather(self, sendobj: Any, root: int = 0) -> list[Any] | None:
-        """Gather the objects of all ranks to the root.
-
-        Returns
-        -------
-        list or None
-            The objects in the order of ranks on the root, None on other ranks.
-        """
+    def _gather_any(self, sendobj: Any, root: int = 0) -> list[Any] | None:
+        """Perform `gather` by messages, for whatever the short path leaves."""
         return self._of_objects("gather(object)", root, collective.gather_object, sendobj)
 
-    def scatter(self, sendobj: Sequence[Any] | None, root: int = 0) -> Any:
-        """Scatter the items of the root's sequence to the ranks.
-
-        Parameters
-        ----------
-        sendobj : sequence or None
-            One item for each rank; ignored on other ranks than the root.
-        root : int
-            Rank of the root.
-
-        Returns
-        -------
-        object
-            The item of this rank.
-        """
+    def _scatter_any(self, sendobj: Sequence[Any] | None, root: int = 0) -> Any:
+        """Perform `scatter` by messages, for whatever the short path leaves."""
         return self._of_objects("scatter(object)", root, collective.scatter_object, sendobj)
 
-    def allgather(self, sendobj: Any) -> list[Any]:
-        """Gather the objects of all ranks to all ranks, and return them in the order of ranks."""
+    def _allgather_any(self, sendobj: Any) -> list[Any]:
+        """Perform `allgather` by messages, for whatever the short path leaves."""
         return self._of_objects("allgather(object)", 0, collective.allgather_object, sendobj)
 
     def alltoall(self, sendobj: Sequence[Any] | None) -> list[Any]:
@@ -370,8 +345,8 @@ class Collectives(PointToPoint):
         """
         return self._of_objects("reduce(object)", root, collective.reduce_object, sendobj, op)
 
-    def allreduce(self, sendobj: Any, op: Callable[[Any, Any], Any] = SUM) -> Any:
-        """Combine the objects of all ranks in the order of ranks, and return the result on all ranks."""
+    def _allreduce_any(self, sendobj: Any, op: Callable[[Any, Any], Any] = SUM) -> Any:
+        """Perform `allreduce` by messages, for whatever the short path leaves."""
         return self._of_objects("allreduce(object)", 0, collective.allreduce_object, sendobj, op)
 
     def scan(self, sendobj: Any, op: Callable[[Any, Any], Any] = SUM) -> Any:
@@ -381,3 +356,6 @@ class Collectives(PointToPoint):
     def exscan(self, sendobj: Any, op: Callable[[Any, Any], Any] = SUM) -> Any:
         """Combine the objects of all lower ranks, and return the result; None on rank 0."""
         return self._of_objects("exscan(object)", 0, collective.scan_object, sendobj, op, True)
+
+
+_core.set_collective_kinds(collective.tree, list(steps.KINDS), Collectives)

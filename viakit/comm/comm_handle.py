@@ -9,7 +9,7 @@ from viakit.comm import objects
 from viakit.comm.errors import error
 
 
-class CommHandle(_core.CollectiveComm):
+class CommHandle(_core.DirectComm):
     """The part of a communicator that makes, compares and pickles its handles.
 
     Handles of one communicator share its messages and its state (``CommState`` in ``_core/msg_comm.pxi``).
@@ -26,7 +26,7 @@ class CommHandle(_core.CollectiveComm):
 
     def _handle(self, cls: type[Any]) -> Any:
         """Return another handle of this communicator, of class *cls*, without a call of its constructor."""
-        made = _core.CollectiveComm.__new__(cls, self)
+        made = _core.DirectComm.__new__(cls, self)
         made.__dict__.update(self.__dict__)
         made.__dict__.pop("_predefined", None)
         made.world.living[id(made)] = made
@@ -100,4 +100,4 @@ class CommHandle(_core.CollectiveComm):
 
 def null(kind: type[CommHandle]) -> Any:
     """Return a null handle of a class: from its pickle."""
-    return _core.CollectiveComm.__new__(kind)
+    return _core.DirectComm.__new__(kind)

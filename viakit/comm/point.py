@@ -19,7 +19,7 @@ from viakit.comm.status import ANY_SOURCE, ANY_TAG, PROC_NULL, Status, empty
 STANDARD, SYNCHRONOUS, BUFFERED, READY = 0, 1, 2, 3
 
 
-class PointToPoint(_core.CollectiveComm):
+class PointToPoint(_core.DirectComm):
     """The point-to-point part of ``MPI.Comm``: sends, receives and probes."""
 
     # ------------------------------------------------------------ buffers

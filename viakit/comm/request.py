@@ -35,7 +35,6 @@ class Request(_core.MsgRequest, Numbered):
 
     _family = "Request"
     result: Any = None
-    awaited = -1  # In a receive of a collective: the rank that sends.
     _target: Any = None  # In a second handle: the first one, which has the operation.
 
     def __init__(self, request: Request | None = None) -> None:

@@ -64,23 +64,35 @@ class Step:
             raise error("ERR_COMM", f"{kind}: this communicator has been freed")
         comm.world.require()
         comm.refuse_revoked(kind)
-        comm._n_collectives = self.number = comm._n_collectives + 1
+        comm._n_collectives = number = comm._n_collectives + 1
         try:
             root = operator.index(root)
             if not 0 <= root < comm.size:
                 raise error("ERR_ROOT", f"root {root}: this communicator has ranks 0 to {comm.size - 1}")
         except BaseException as problem:
-            give_up(comm, self.number, problem)
+            give_up(comm, number, problem)
             raise
-        self.comm, self.kind, self.root = comm, kind, root
+        self._place(comm, kind, root, number)
+        if comm._given_up or not number % _KEPT:
+            sweep(comm, number)
+
+    @classmethod
+    def resume(cls, comm: Any, kind: int, root: int, number: int, messages: Iterable[Request]) -> Step:
+        """Return the step of a collective that _core/direct.pxi has begun, whose messages are under way."""
+        step = cls.__new__(cls)
+        step._place(comm, KINDS[kind], root, number)
+        step.receives = [message for message in messages if message.collective is not None]
+        step.blocking = True
+        return step
+
+    def _place(self, comm: Any, kind: str, root: int, number: int) -> None:
+        self.comm, self.kind, self.root, self.number = comm, kind, root, number
         self.rank, self.size = comm.rank, comm.size
-        self.tag = (self.number & _NUMBER) << 14 | _NUMBER_OF[kind] << 8 | root & 0xFF
+        self.tag = (number & _NUMBER) << 14 | _NUMBER_OF[kind] << 8 | root & 0xFF
         self.receives: list[Request] = []  # of the current round
         self._checks, self._note_at = 0, _FIRST_NOTE
         self.blocking = False  # whether this rank does nothing else until the collective has ended
         self._ahead: list[Request] = []  # receives from ranks that were in a later collective at the last check
-        if comm._given_up or not self.number % _KEPT:
-            sweep(comm, self.number)
 
     def seal_group(self) -> SealGroup:
         """Return the ranks that take part, as the tags of objects name them."""
@@ -93,9 +105,8 @@ class Step:
     def recv(self, data: Any, source: int) -> Request:
         """Start to receive exactly `len(data)` bytes from rank *source*."""
         request = self.comm.start_recv(data, source, self.tag, _PART)
-        request.awaited = source
+        request.awaited, request.exact, request.collective = source, len(data), self.kind
         self.receives.append(request)
-        request.after = lambda done: self._exactly(done.nbytes, len(data), source)
         return request
 
     def give_up(self, problem: BaseException | None = None) -> None:
@@ -111,14 +122,6 @@ class Step:
                 if not receive.ended:
                     receive.withdraw()
                     receive.wait_for(max(deadline - time.monotonic(), 0.0))
-
-    def _exactly(self, got: int, wanted: int, source: int) -> None:
-        if got != wanted:
-            raise error(
-                "ERR_TRUNCATE",
-                f"{self.kind}: rank {source} sent {counted(got, 'byte')} where {wanted} were expected: counts or "
-                "datatypes differ",
-            )
 
     def check(self) -> None:
         """Raise an error if this collective may never end.
@@ -229,6 +232,14 @@ class Step:
             self._note_at *= 2
             for source in {r.awaited for r in self.receives if not r.ended}:
                 self._send_note(source)
+
+
+def wrong_length(kind: str, source: int, got: int, wanted: int) -> Exception:
+    """Return the error for a message of a collective that has another length than its receiver expects."""
+    return error(
+        "ERR_TRUNCATE",
+        f"{kind}: rank {source} sent {counted(got, 'byte')} where {wanted} were expected: counts or datatypes differ",
+    )
 
 
 COMPLETED = RuntimeError(
@@ -395,8 +406,8 @@ class SubsetStep(Step):
     def recv(self, data: Any, source: int) -> Request:
         """Start to receive exactly `len(data)` bytes from member *source*."""
         request = self.comm.start_recv(data, self.members[source], self.tag, _SUBSET_PART)
+        request.awaited, request.exact, request.collective = self.members[source], len(data), self.kind
         self.receives.append(request)
-        request.after = lambda done: self._exactly(done.nbytes, len(data), self.members[source])
         return request
 
     def set_pending(self, pending: bool) -> None:
