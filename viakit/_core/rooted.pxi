@@ -13,24 +13,23 @@ cdef enum:
     COLLECTIVE_PART = 1     # context of the messages: _PART of viakit/comm/step.py
     CHECK_MS = 50           # wait between two checks: _LOOK_S of viakit/comm/schedule.py
     SHORT_TREE = 8192       # bytes of one rank up to which a tree is used: _SHORT_TREE of viakit/comm/collective.py
+    EXCHANGE = 0            # kind of a step of an algorithm; the other one here is a copy
 
 cdef extern from "Python.h":
     long PyLong_AsLongAndOverflow(object number, int *overflow) except? -1
 
-cdef object _rounds = None          # viakit.comm.collective: the messages of trees
-cdef object _general = None         # viakit.comm.collective_calls.Collectives
-cdef int _gather_kind, _scatter_kind, _gather_objects, _scatter_objects   # numbers in tags
+cdef object _rounds = None          # viakit.comm.collective: the messages of an algorithm
+cdef object _tree = None            # ... and those of a gather or scatter by a tree
+cdef list _kinds = []               # names of collectives by their numbers in tags
 
 
-def set_collective_kinds(rounds, list kinds, general):
-    """Set the function that returns a tree's messages, the names of collectives, and the class of the general paths.
+def set_collective_kinds(rounds, tree, list kinds):
+    """Set the functions that return the messages of algorithms, and the names of collectives in the order of tags.
 
     :mod:`viakit.comm` calls it once.
     """
-    global _rounds, _general, _gather_kind, _scatter_kind, _gather_objects, _scatter_objects
-    _rounds, _general = rounds, general
-    _gather_kind, _scatter_kind = kinds.index("gather"), kinds.index("scatter")
-    _gather_objects, _scatter_objects = kinds.index("gather(object)"), kinds.index("scatter(object)")
+    global _rounds, _tree, _kinds
+    _rounds, _tree, _kinds = rounds, tree, kinds
 
 
 cdef class Pinned:
@@ -59,6 +58,14 @@ cdef Pinned _pin(object buf):
     return pinned
 
 
+cdef class Direct:
+    """One collective on the short path."""
+
+    cdef int kind, root, tag
+    cdef long long before           # number of collectives before it
+    cdef list messages              # of the current round
+
+
 cdef class RootedComm(CollectiveComm):
     """Collectives by messages between a root and the other ranks."""
 
@@ -75,93 +82,104 @@ cdef class RootedComm(CollectiveComm):
         rank = PyLong_AsLongAndOverflow(root, &overflow)
         return <int>rank if 0 <= rank < self._size else -1
 
-    cdef int _count(self, int kind, int root) except -1:
-        """Count a collective, and return the tag of its messages."""
-        cdef long long number = self._s.n_collectives + 1
+    cdef Direct _direct(self, str name, int root):
+        """Return a collective that is not counted yet."""
+        cdef Direct d = Direct.__new__(Direct)
+        d.kind, d.root, d.before, d.messages = _kinds.index(name), root, self._s.n_collectives, []
+        return d
+
+    cdef int _count(self, Direct d) except -1:
+        """Count a collective whose arguments are accepted. Its first message follows."""
+        cdef long long number = d.before + 1
         self._s.n_collectives = number
         if not number & 1023:
             _words.sweep(self, number)
-        return <int>((number & 0xFFFF) << 14 | kind << 8 | root & 0xFF)
+        d.tag = <int>((number & 0xFFFF) << 14 | d.kind << 8 | d.root & 0xFF)
+        return 0
 
-    cdef MsgRequest _message(self, Pinned data, Py_ssize_t at, Py_ssize_t n, int peer, int tag, str receive):
-        """Start to send *n* bytes to a rank, or to receive them in the collective named *receive*."""
+    cdef int _message(self, Direct d, Pinned data, Py_ssize_t at, Py_ssize_t n, int peer, bint receives) except -1:
+        """Start to send *n* bytes to a rank, or to receive exactly so many from it."""
         cdef MsgRequest request = _request_type.__new__(_request_type)
         cdef int code, context = self._at(COLLECTIVE_PART), target = self._target(peer, False)
         cdef char *where = <char *>data.view.buf + at
+        self.world._open()
         request._comm = self
         PyBuffer_FillInfo(&request._view, data, where, n, 0, PyBUF_WRITABLE)
         request._pinned = True
-        if receive is None:
-            code = msg_isend(self.world._w, context, where, n, target, tag, MSG_STANDARD, &request._r)
+        if receives:
+            request.collective, request.awaited, request.exact = _kinds[d.kind], peer, n
+            code = msg_irecv(self.world._w, context, where, n, target, d.tag, &request._r)
         else:
-            request.collective, request.awaited, request.exact = receive, peer, n
-            code = msg_irecv(self.world._w, context, where, n, target, tag, &request._r)
+            code = msg_isend(self.world._w, context, where, n, target, d.tag, MSG_STANDARD, &request._r)
         self.world._check(code)
-        return request
+        d.messages.append(request)
+        return 0
 
-    cdef int _await(self, list messages, int kind, int root, long long number) except -1:
-        """Wait for messages, and check now and then whether they can still arrive."""
+    cdef int _await(self, Direct d) except -1:
+        """Wait for the messages of a round, and check now and then whether they can still arrive."""
         cdef MsgRequest message
         step = None
-        for message in messages:
+        for message in d.messages:
             while not message._wait(CHECK_MS):
                 if step is None:
-                    step = _words.Step.resume(self, kind, root, number, messages)
+                    step = _words.Step.resume(self, d.kind, d.root, d.before + 1, d.messages)
                 step.check()
+        d.messages.clear()
         return 0
 
-    cdef int _refuse_direct(self, long long before, int kind, int root, list messages, object problem) except -1:
-        """Give up the collective after number `before`, whose arguments were refused or whose messages failed."""
-        cdef long long number = before + 1
+    cdef int _refuse_direct(self, Direct d, object problem) except -1:
+        """Give up a collective whose arguments were refused, or whose messages failed."""
         if self._s.freed or self.world.closed:
             return 0
-        self._s.n_collectives = max(self._s.n_collectives, number)
-        _words.Step.resume(self, kind, root, number, messages).give_up(problem)
+        self._s.n_collectives = max(self._s.n_collectives, d.before + 1)
+        _words.Step.resume(self, d.kind, d.root, d.before + 1, d.messages).give_up(problem)
         return 0
 
-    cdef int _climb(self, Pinned data, Py_ssize_t unit, bint gathers, int kind, int root, int tag, str name,
-                    list messages) except -1:
-        """Perform the messages of a tree. Parts of *unit* bytes lie in *data* in the order of ranks from the root."""
-        cdef int to, source
-        cdef Py_ssize_t out, out_n, into, in_n
-        for now in _rounds(gathers, self._size, self._rank, root):
-            messages.clear()
-            for _, to, source, out, out_n, into, in_n, _ in now:
-                if source >= 0:
-                    messages.append(self._message(data, into * unit, in_n * unit, source, tag, name))
-            for _, to, source, out, out_n, into, in_n, _ in now:
-                if to >= 0:
-                    messages.append(self._message(data, out * unit, out_n * unit, to, tag, None))
-            self._await(messages, kind, root, self._s.n_collectives)
+    cdef int _play(self, Direct d, Pinned data, Py_ssize_t unit, object rounds) except -1:
+        """Perform an algorithm of exchanges and copies on *data*, which holds units of *unit* bytes."""
+        cdef int kind, to, source
+        cdef Py_ssize_t out, out_n, into, in_n, result
+        cdef char *place = <char *>data.view.buf
+        for now in rounds:
+            for kind, to, source, out, out_n, into, in_n, result in now:
+                if kind != EXCHANGE:
+                    memmove(place + result * unit, place + out * unit, out_n * unit)
+                elif source >= 0:
+                    self._message(d, data, into * unit, in_n * unit, source, True)
+            for kind, to, source, out, out_n, into, in_n, result in now:
+                if kind == EXCHANGE and to >= 0:
+                    self._message(d, data, out * unit, out_n * unit, to, False)
+            self._await(d)
         return 0
 
     # ------------------------------------------------------------ gather and scatter
 
-    cdef int _gather_to(self, Pinned mine, Pinned into, int root, list messages) except -1:
+    cdef int _gather_to(self, Pinned mine, Pinned into, Direct d) except -1:
         """Gather parts of equal length, by a tree if they are short and many. `into` is the root's."""
         cdef Py_ssize_t each = mine.view.len
-        cdef int i, tag = self._count(_gather_kind, root)
+        cdef int i, root = d.root
         cdef Pinned have
         cdef char *place
+        self._count(d)
         if self._size > 3 and each <= SHORT_TREE:
             have = _pin(bytearray(each * self._size))
             place = <char *>have.view.buf
             memcpy(place + (self._rank - root + self._size) % self._size * each, mine.view.buf, each)
-            self._climb(have, each, True, _gather_kind, root, tag, "gather", messages)
+            self._play(d, have, each, _tree(True, self._size, self._rank, root))
             for i in range(self._size if into is not None else 0):
                 memcpy(<char *>into.view.buf + i * each, place + (i - root + self._size) % self._size * each, each)
             return 0
         if into is None:
-            messages.append(self._message(mine, 0, each, root, tag, None))
+            self._message(d, mine, 0, each, root, False)
         else:
             for i in range(self._size):
                 if i != root:
-                    messages.append(self._message(into, i * each, each, i, tag, "gather"))
+                    self._message(d, into, i * each, each, i, True)
             memmove(<char *>into.view.buf + root * each, mine.view.buf, each)
-        self._await(messages, _gather_kind, root, self._s.n_collectives)
+        self._await(d)
         return 0
 
-    cdef int _gather_plain(self, object sendbuf, object recvbuf, int root, list messages) except -1:
+    cdef int _gather_plain(self, object sendbuf, object recvbuf, Direct d) except -1:
         """Gather plain buffers; return 0 if they are not plain or do not fit (then the general path checks them)."""
         cdef Pinned mine, into = None
         if _is_in_place(sendbuf):
@@ -169,11 +187,11 @@ cdef class RootedComm(CollectiveComm):
         mine = _pin_message(sendbuf, 0, 1)
         if mine is None:
             return 0
-        if self._rank == root:
+        if self._rank == d.root:
             into = _pin_message(recvbuf, PyBUF_WRITABLE, self._size)
             if into is None or into.view.len != mine.view.len * self._size:
                 return 0
-        self._gather_to(mine, into, root, messages)
+        self._gather_to(mine, into, d)
         return 1
 
     def Gather(self, sendbuf, recvbuf, root=0):
@@ -186,43 +204,44 @@ cdef class RootedComm(CollectiveComm):
         root : int
             Rank of the root.
         """
-        cdef long long before = self._s.n_collectives
         cdef int done = 0, at = self._direct_root(root)
-        cdef list messages = []
+        cdef Direct d
         if at >= 0:
+            d = self._direct("gather", at)
             try:
-                done = self._gather_plain(sendbuf, recvbuf, at, messages)
+                done = self._gather_plain(sendbuf, recvbuf, d)
             except BaseException as problem:
-                self._refuse_direct(before, _gather_kind, at, messages, problem)
+                self._refuse_direct(d, problem)
                 raise
         if not done:
             self._block_gather(sendbuf, recvbuf, root)
 
-    cdef int _scatter_from(self, Pinned out, Pinned mine, int root, list messages) except -1:
+    cdef int _scatter_from(self, Pinned out, Pinned mine, Direct d) except -1:
         """Scatter parts of equal length, by a tree if they are short and many. `out` is the root's."""
         cdef Py_ssize_t each = mine.view.len
-        cdef int i, tag = self._count(_scatter_kind, root)
+        cdef int i, root = d.root
         cdef Pinned have
         cdef char *place
+        self._count(d)
         if self._size > 3 and each <= SHORT_TREE:
             have = _pin(bytearray(each * self._size))
             place = <char *>have.view.buf
             for i in range(self._size if out is not None else 0):
                 memcpy(place + (i - root + self._size) % self._size * each, <char *>out.view.buf + i * each, each)
-            self._climb(have, each, False, _scatter_kind, root, tag, "scatter", messages)
+            self._play(d, have, each, _tree(False, self._size, self._rank, root))
             memcpy(mine.view.buf, place + (self._rank - root + self._size) % self._size * each, each)
             return 0
         if out is None:
-            messages.append(self._message(mine, 0, each, root, tag, "scatter"))
+            self._message(d, mine, 0, each, root, True)
         else:
             for i in range(self._size):
                 if i != root:
-                    messages.append(self._message(out, i * each, each, i, tag, None))
+                    self._message(d, out, i * each, each, i, False)
             memmove(mine.view.buf, <char *>out.view.buf + root * each, each)
-        self._await(messages, _scatter_kind, root, self._s.n_collectives)
+        self._await(d)
         return 0
 
-    cdef int _scatter_plain(self, object sendbuf, object recvbuf, int root, list messages) except -1:
+    cdef int _scatter_plain(self, object sendbuf, object recvbuf, Direct d) except -1:
         """Scatter plain buffers; return 0 if they are not plain or do not fit (then the general path checks them)."""
         cdef Pinned mine, out = None
         if _is_in_place(recvbuf):
@@ -230,11 +249,11 @@ cdef class RootedComm(CollectiveComm):
         mine = _pin_message(recvbuf, PyBUF_WRITABLE, 1)
         if mine is None:
             return 0
-        if self._rank == root:
+        if self._rank == d.root:
             out = _pin_message(sendbuf, 0, self._size)
             if out is None or out.view.len != mine.view.len * self._size:
                 return 0
-        self._scatter_from(out, mine, root, messages)
+        self._scatter_from(out, mine, d)
         return 1
 
     def Scatter(self, sendbuf, recvbuf, root=0):
@@ -247,14 +266,14 @@ cdef class RootedComm(CollectiveComm):
         root : int
             Rank of the root.
         """
-        cdef long long before = self._s.n_collectives
         cdef int done = 0, at = self._direct_root(root)
-        cdef list messages = []
+        cdef Direct d
         if at >= 0:
+            d = self._direct("scatter", at)
             try:
-                done = self._scatter_plain(sendbuf, recvbuf, at, messages)
+                done = self._scatter_plain(sendbuf, recvbuf, d)
             except BaseException as problem:
-                self._refuse_direct(before, _scatter_kind, at, messages, problem)
+                self._refuse_direct(d, problem)
                 raise
         if not done:
             self._block_scatter(sendbuf, recvbuf, root)

@@ -81,22 +81,22 @@ def _independent(step: PlanStep, earlier: PlanStep) -> bool:
 
 
 @lru_cache(maxsize=256)
-def _rounds(operation: str, is_long: bool, n: int, me: int, root: int, length: int, at_once: int) -> Rounds:
+def rounds(operation: str, is_long: bool, n: int, me: int, root: int, length: int, at_once: int) -> Rounds:
     """Return a plan in rounds: one copy or combination, or up to *at_once* exchanges that do not need one another."""
-    rounds: list[list[PlanStep]] = []
+    found: list[list[PlanStep]] = []
     for step in _core.collective_plan(operation, is_long, n, me, root, length):
-        now = rounds[-1] if rounds else []
+        now = found[-1] if found else []
         ready = now and step[0] == now[0][0] == _EXCHANGE and len(now) < at_once
         if ready and all(_independent(step, earlier) for earlier in now):
             now.append(step)
         else:
-            rounds.append([step])
-    return tuple(rounds)
+            found.append([step])
+    return tuple(found)
 
 
 def _plan(s: Step, operation: str, length: int, is_long: bool = False, root: int = 0, at_once: int = 1 << 30) -> Rounds:
     """Return this rank's plan of an operation on *length* units, by the algorithm for short or long data."""
-    return _rounds(operation, is_long, s.size, s.rank, root, length, at_once)
+    return rounds(operation, is_long, s.size, s.rank, root, length, at_once)
 
 
 def _is_long(s: Step, operation: str, nbytes: int) -> bool:
@@ -114,7 +114,7 @@ def _mirrored(rounds: Rounds) -> Rounds:
 @lru_cache(maxsize=256)
 def tree(gathers: bool, n: int, me: int, root: int) -> Rounds:
     """Return the messages of a scatter by a binomial tree, or of the opposite gather. Units are parts of one rank."""
-    down = _rounds("scatter", False, n, me, root, n, 1 << 30)
+    down = rounds("scatter", False, n, me, root, n, 1 << 30)
     return _mirrored(down) if gathers else down
 
 

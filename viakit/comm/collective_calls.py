@@ -358,4 +358,4 @@ class Collectives(PointToPoint):
         return self._of_objects("exscan(object)", 0, collective.scan_object, sendobj, op, True)
 
 
-_core.set_collective_kinds(collective.tree, list(steps.KINDS), Collectives)
+_core.set_collective_kinds(collective.rounds, collective.tree, list(steps.KINDS))

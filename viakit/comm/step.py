@@ -78,7 +78,7 @@ class Step:
 
     @classmethod
     def resume(cls, comm: Any, kind: int, root: int, number: int, messages: Iterable[Request]) -> Step:
-        """Return the step of a collective that _core/direct.pxi has begun, whose messages are under way."""
+        """Return the step of a collective on a short path (_core/rooted.pxi), whose messages are under way."""
         step = cls.__new__(cls)
         step._place(comm, KINDS[kind], root, number)
         step.receives = [message for message in messages if message.collective is not None]
