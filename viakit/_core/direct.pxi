@@ -84,15 +84,17 @@ cdef class DirectComm(RootedComm):
 
     cdef object _spread_pickle(self, Direct d, object data):
         """Broadcast the root's pickle, and return it. `data` is ignored on other ranks."""
-        cdef Pinned head = _pin(bytearray(HEAD))
+        cdef Pinned head = _pin(bytearray(HEAD)), body
         cdef bint is_root = self._rank == d.root
         if is_root:
-            _set_length(head, 0, len(data))
+            body = _pin(data)
+            _set_length(head, 0, body.view.len)
         self._spread(d, head)
         if not is_root:
             data = bytearray(_length(head, 0))
-        if len(data):
-            self._spread(d, _pin(data))
+            body = _pin(data)
+        if body.view.len:
+            self._spread(d, body)
         return data
 
     # ------------------------------------------------------------ broadcast, gather, scatter
@@ -111,8 +113,8 @@ cdef class DirectComm(RootedComm):
         if d is None:
             return self._bcast_any(obj, root)
         try:
-            data = _dumped(obj) if self._rank == d.root else None
             self._count(d)
+            data = _dumped(obj) if self._rank == d.root else None
             data = self._spread_pickle(d, data)
             return obj if self._rank == d.root else _restored(data)
         except BaseException as problem:
@@ -138,8 +140,8 @@ cdef class DirectComm(RootedComm):
         if d is None:
             return self._gather_any(sendobj, root)
         try:
-            data = _dumped(sendobj)
             self._count(d)
+            data = _dumped(sendobj)
             if self._rank != d.root:
                 self._start_pickles(d, [data], [d.root])
                 self._await(d)
@@ -171,12 +173,11 @@ cdef class DirectComm(RootedComm):
                          and (type(sendobj) not in (list, tuple) or len(sendobj) != self._size)):
             return self._scatter_any(sendobj, root)
         try:
+            self._count(d)
             if self._rank != d.root:
-                self._count(d)
                 return _restored(self._receive_pickles(d, [d.root])[0])
             pickles = [_dumped(item) for item in sendobj]
             mine = pickles.pop(d.root)
-            self._count(d)
             self._start_pickles(d, pickles, [i for i in range(self._size) if i != d.root])
             self._await(d)
             return _restored(mine)
@@ -223,8 +224,8 @@ cdef class DirectComm(RootedComm):
         if d is None:
             return self._allgather_any(sendobj)
         try:
-            data = _dumped(sendobj)
             self._count(d)
+            data = _dumped(sendobj)
             return [_restored(one) for one in self._all_pickles(d, data)]
         except BaseException as problem:
             self._refuse_direct(d, problem)
@@ -266,8 +267,8 @@ cdef class DirectComm(RootedComm):
         if d is None:
             return self._allreduce_any(sendobj, op)
         try:
-            have = _restored(_dumped(sendobj))
             self._count(d)
+            have = _restored(_dumped(sendobj))
             have = self._reduced(d, have, op)
             data = self._spread_pickle(d, _dumped(have) if self._rank == 0 else None)
             return have if self._rank == 0 else _restored(data)

@@ -89,7 +89,7 @@ cdef class RootedComm(CollectiveComm):
         return d
 
     cdef int _count(self, Direct d) except -1:
-        """Count a collective whose arguments are accepted. Its first message follows."""
+        """Count a collective. Objects are pickled later, because that may call other collectives."""
         cdef long long number = d.before + 1
         self._s.n_collectives = number
         if not number & 1023:
