@@ -41,7 +41,12 @@ GRACE_S = float(os.environ.get("VIAKIT_TEST_GRACE_S", "5"))  # time limit for pr
 os.environ["VIAKIT_LAB_FLOOR"] = f"/{uuid.uuid4().hex}"
 
 
+_config: pytest.Config
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    global _config
+    _config = config
     # A shell starts background commands (`make test &` in a script) with SIGINT ignored. Python then installs no
     # handler, all children inherit that, and no test of Ctrl-C can pass.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -62,6 +67,16 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     import viakit
 
     return [f"viakit: {viakit.__version__} from {Path(viakit.__file__).parent}", f"seed: VIAKIT_SEED={SEED}"]
+
+
+@pytest.hookimpl(trylast=True)  # behind the letter that pytest prints
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Print the name of a failed test at once. A run that is stopped never prints the list at its end."""
+    terminal = _config.pluginmanager.get_plugin("terminalreporter") if report.failed else None
+    if terminal and not hasattr(_config, "workerinput"):  # the workers of a run print nothing
+        crash = getattr(report.longrepr, "reprcrash", None)
+        reason = crash.message.partition("\n")[0] if crash else ""
+        terminal.write_line(f"\nfailed in {report.when}: {report.nodeid}: {reason}")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -26,6 +26,7 @@ sync_api = needs.module("playwright.sync_api", "browser")
 needs.module("jupyterlab", "lab")
 needs.module("jupytext", "lab")
 
+from viakit.cli.notebook import BAD_PORTS  # noqa: E402
 from viakit.lab import folder as copies  # noqa: E402
 from viakit.measure import Result  # noqa: E402
 
@@ -63,7 +64,8 @@ def jupyter(tmp_path, monkeypatch):
     for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR", "HOME"):
         monkeypatch.setenv(name, str(tmp_path / name.lower()))
         (tmp_path / name.lower()).mkdir()
-    token, port = secrets.token_hex(16), free_port()
+    token = secrets.token_hex(16)
+    port = next(port for port in iter(free_port, None) if port not in BAD_PORTS)
     monkeypatch.setenv("JUPYTER_TOKEN", token)
     monkeypatch.setenv("VIAKIT_QUICK", "1")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))

@@ -3,6 +3,7 @@
 import nbformat
 import needs
 import pytest
+from click.testing import CliRunner
 
 from viakit.cli import notebook
 from viakit.cli.base import Failure
@@ -78,6 +79,13 @@ def test_what_cannot_be_done(copy, tmp_path):
             notebook.find_folder(str(place))
         assert notebook.find_folder(str(place), in_place=True) == place.resolve()
     assert installed_state() == before
+
+
+def test_a_port_that_browsers_refuse(tmp_path):
+    done = CliRunner().invoke(notebook.lab, [str(tmp_path), "--no-browser", "--port", "6566"])
+    assert done.exit_code == 2
+    assert "browsers refuse to open port 6566" in done.output
+    assert not any(tmp_path.iterdir())
 
 
 def test_another_folder_is_opened_as_it_is(tmp_path):

@@ -106,7 +106,7 @@ def test_without_frames_here_the_first_machine_is_the_reference(two_machines, tm
     (first / "clock.json").write_text(json.dumps({"host": "alpha", "low_ns": -5000, "high_ns": 7000, "problem": ""}))
     capture = trace.read([folder])
     assert [(clock.host, clock.source) for clock in capture.clocks] == [("alpha", "reference"), ("beta", "frames")]
-    assert abs(capture.clocks[1].offset_ns - (OFFSET_NS - capture.clocks[0].offset_ns)) <= capture.clocks[1].error_ns
+    assert abs(capture.clocks[1].offset_ns - (OFFSET_NS + capture.clocks[0].offset_ns)) <= capture.clocks[1].error_ns
     assert len(trace.build(capture).messages) == 40
 
 

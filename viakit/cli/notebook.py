@@ -29,6 +29,11 @@ _SETTINGS = {
     "@jupyterlab/apputils-extension:themes": {"adaptive-theme": True},
 }
 
+# Ports above 1023 that no browser opens, because other protocols use them: the Fetch standard, "Port blocking".
+BAD_PORTS = frozenset(
+    [1719, 1720, 1723, 2049, 3659, 4045, 4190, 5060, 5061, 6000, 6566, *range(6665, 6670), 6679, 6697, 10080]
+)
+
 
 def find_folder(wanted: str | None, in_place: bool = False) -> Path:
     """Return the folder to open: the requested one, or the user's own copy of the lessons.
@@ -60,10 +65,21 @@ def _reset(folder: str | None, lesson: str) -> None:
     click.echo(f"{fresh} is as it was in the beginning" + (f"; your previous work is in {kept}" if kept else ""))
 
 
+def _check_port(_context: click.Context, parameter: click.Parameter, port: int | None) -> int | None:
+    if port in BAD_PORTS:
+        raise click.BadParameter(f"browsers refuse to open port {port}; choose another one", param=parameter)
+    return port
+
+
 @click.command()
 @click.argument("folder", required=False, type=click.Path(file_okay=False))
 @click.option("--no-browser", is_flag=True, help="Print the address and open no browser.")
-@click.option("--port", type=click.IntRange(1, 65535), help="Port of the server.  [default: first free from 8888]")
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    callback=_check_port,
+    help="Port of the server.  [default: first free from 8888]",
+)
 @click.option(
     "--ip", default=None, metavar="ADDRESS", help="Address of the server; 0.0.0.0 in a container.  [default: localhost]"
 )
