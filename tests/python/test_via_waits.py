@@ -178,6 +178,38 @@ def test_a_handler_that_returns_does_not_end_a_wait(nic, pair):
         signal.signal(signal.SIGUSR1, before)
 
 
+# ---------------------------------------------------------------- closing
+
+
+@pytest.mark.parametrize("spin", [False, True])
+def test_threads_that_wait_on_a_vi_that_is_closed_get_its_descriptors_or_the_reason(nic, spin):
+    """Most of them get the GIL again when the VI has been destroyed, and its descriptors taken by close()."""
+    n_threads, found = 30, []
+    for _ in range(5):
+        vi, begun = nic.create_vi(), threading.Semaphore(0)
+        for _ in range(n_threads):
+            vi.post_recv(via.Descriptor.recv(owner=vi))
+
+        def wait(vi=vi, begun=begun):
+            begun.release()
+            try:
+                (vi.spin_recv if spin else vi.recv_wait)(LIMIT_S)
+            except Exception as error:
+                found.append(error)
+
+        threads = [threading.Thread(target=wait) for _ in range(n_threads)]
+        for thread in threads:
+            thread.start()
+            begun.acquire()
+        vi.close()
+        for thread in threads:
+            thread.join(LIMIT_S)
+    assert len(found) == 5 * n_threads
+    flushed = [error for error in found if isinstance(error, errors.CompletionError)]
+    assert all(error.status & via.Status.DESC_FLUSHED for error in flushed)
+    assert [error for error in found if not isinstance(error, (errors.CompletionError, errors.ClosedError))] == []
+
+
 # ---------------------------------------------------------------- the GIL
 
 

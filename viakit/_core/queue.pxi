@@ -117,6 +117,7 @@ cdef class _WorkQueue:
                 code = VipPostSend(handle, c, memory)
         if code != VIP_SUCCESS:
             self.take(c)
+            vi._use()   # Raise ClosedError if another thread has closed the VI.
             raise _error(code, "VipPostRecv" if self.recv else "VipPostSend")
         return 0
 
@@ -130,6 +131,7 @@ cdef class _WorkQueue:
             raise _error(code, "VipRecvDone" if self.recv else "VipSendDone")
         descriptor = self.take(c)
         if descriptor is None:
+            vi._use()   # A thread that closed the VI has taken all descriptors, before this thread got the GIL again.
             raise RuntimeError(f"the NIC completed a descriptor at {<size_t>c:#x} that was not posted here")
         return descriptor
 
@@ -191,7 +193,10 @@ cdef class _WorkQueue:
                     operation="VipRecvWait" if recv else "VipSendWait")
         descriptor = self.taken(vi, code, c)
         if descriptor is None:
-            _end_thread()  # the interpreter exits, and another thread has drained the queue
+            vi._use()
+            if vi._closing:
+                raise _closed_error(vi)   # Another thread has drained the queue.
+            _end_thread()   # likewise, because the interpreter exits
             raise _errors.InvalidStateError(f"no {self.kind()} is posted on {vi!r}; post one before waiting")
         if c.CS.Status & VIP_STATUS_ERROR_MASK:
             raise _completion_error(descriptor, vi)

@@ -95,7 +95,6 @@ cdef class Vi(_Resource):
         """
         cdef VIP_VI_HANDLE handle = self._handle
         cdef VIP_RETURN code = VIP_ERROR_RESOURCE
-        cdef int i
         if handle == NULL or self._generation != _generation:
             self._handle = NULL
             return
@@ -103,19 +102,20 @@ cdef class Vi(_Resource):
             return   # Another thread is closing it.
         self._closing = True
         try:
-            for i in range(CLOSE_ATTEMPTS):
+            for _ in range(CLOSE_ATTEMPTS):
                 with nogil:
                     VipDisconnect(handle)
                 self.drain()
+                self._handle = NULL   # Calls of other threads that return meanwhile raise ClosedError.
                 with nogil:
                     code = VipDestroyVi(handle)
                 if code != VIP_ERROR_RESOURCE:
-                    break   # Otherwise another thread has posted or started to connect since the queues were drained.
+                    break
+                self._handle = handle   # Another thread has posted or started to connect since the queues were drained.
         finally:
             self._closing = False
         if code == VIP_ERROR_RESOURCE:
             _check(code, "VipDestroyVi")   # The VI stays open and can be closed later.
-        self._handle = NULL
         _cancel_notifications(self._handlers)
         for queue in (self._sends, self._recvs):   # descriptors taken by a notification that has not run yet
             while (<_WorkQueue>queue).head is not None:
