@@ -10,6 +10,7 @@ import pytest
 from vm_machine import HOSTS, LIMIT_S, PROGRAM, VIAKIT, guest
 
 pytestmark = pytest.mark.timeout(600)
+PROTOCOLS = ["via-eth", "via-udp", "tcp", "msg-via", "mpi:mpich"]
 
 
 def viakit(*words: str | Path) -> subprocess.CompletedProcess:
@@ -23,13 +24,13 @@ def test_each_machine_has_its_own_kernel(vm, boot):
 
 
 def test_sweep_between_machines(vm, tmp_path):
-    """Messages of four protocols are validated, and the result has both machines' environments."""
+    """Messages of five protocols are validated, and the result has both machines' environments."""
     file = tmp_path / "sweep.json"
     words = ["--hosts", HOSTS, "--network", "eth:virtio", "--sizes", "64,4K,64K", "--seconds", "3", "--validate"]
-    done = viakit("sweep", "via-eth", "via-udp", "tcp", "msg-via", *words, "--json", file)
+    done = viakit("sweep", *PROTOCOLS, *words, "--json", file)
     assert done.returncode == 0, done.stderr
     document = json.loads(file.read_text())
-    assert {one["protocol"] for one in document["series"]} == {"via-eth", "via-udp", "tcp", "msg-via"}
+    assert {one["protocol"] for one in document["series"]} == set(PROTOCOLS)
     assert all(len(one["points"]) == 3 for one in document["series"])
     assert document["validated"]
     assert "(virtio)" in document["environment"]["network"]

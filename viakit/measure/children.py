@@ -20,6 +20,7 @@ from viakit.measure.channel import CONTROL_VERSION, Channel
 from viakit.measure.ranks import Ranks
 
 if TYPE_CHECKING:
+    from viakit.measure.far_ranks import FarRanks
     from viakit.remote import RemoteHost
     from viakit.testbed import Host
 
@@ -66,7 +67,7 @@ class Team:
     def __init__(self) -> None:
         self._channels: list[Channel] = []
         self._processes: list[Any] = []
-        self._mpi: Ranks | None = None
+        self._mpi: Ranks | FarRanks | None = None
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by _kill()
         self._secret = secret.new()  # Only these processes have it, so concurrent measurements stay apart.
 
@@ -88,13 +89,19 @@ class Team:
             for _, sock in ends:
                 sock.close()
 
-    def _start_ranks(self, library: Library, n_ranks: int, testbed: Any = None) -> Iterator[Channel]:
+    def _start_ranks(self, library: Library | str, n_ranks: int, testbed: Any = None) -> Iterator[Channel]:
         """Start the processes under mpiexec, and yield the channel of each one when it connects.
 
-        On a testbed each host gets an equal number.
+        With several hosts each one gets an equal number. *library* may be the name of a protocol: each of the machines
+        that ssh reaches has its own.
         """
-        words = lambda name: command(self.module, ["--connect", name])  # noqa: E731
-        self._mpi = Ranks(library, words, n_ranks, self._output, testbed)
+        words = lambda how: lambda name: command(self.module, [how, name])  # noqa: E731
+        if isinstance(library, str):
+            from viakit.measure.far_ranks import FarRanks  # it imports this module
+
+            self._mpi = FarRanks(library, words("--take"), n_ranks // len(testbed.hosts), self._output, testbed)
+        else:
+            self._mpi = Ranks(library, words("--connect"), n_ranks, self._output, testbed)
         self._mpi.start()
         self._processes.append(self._mpi.process)
         deadline = time.monotonic() + self.start_s

@@ -168,8 +168,8 @@ class Protocol:
         return not self.base.startswith(("via-", "bip-", "msg-"))
 
     @property
-    def on_testbed(self) -> bool:
-        """Whether the protocol can run between two hosts of a testbed: wired ones, and the messages of an MPI."""
+    def between_hosts(self) -> bool:
+        """Whether the protocol can run between two hosts on request: wired ones, and the messages of an MPI."""
         return self.wired or self.name.partition(":")[0] == "mpi"
 
     @property

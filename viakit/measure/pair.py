@@ -74,8 +74,8 @@ class Pair(children.Team):
         A name from :func:`viakit.measure.endpoints.protocols`. Those of the message engine may name a policy:
         "msg-tcp:mpich-p4".
     testbed : Testbed or viakit.remote.Remote, optional
-        Its hosts 0 and 1 are used. Default: this host. Protocols without a wire (shared memory, MPI) always use this
-        host.
+        Its hosts 0 and 1 are used. Default: this host. Protocols without a wire, such as shared memory, always use this
+        host. An MPI library runs between the hosts, over TCP.
     wait : str
         "poll", "block" or "hybrid": how a side waits for a message. Hybrid waits poll for 50 µs, and then sleep.
     level : str
@@ -154,7 +154,7 @@ class Pair(children.Team):
             raise ValueError(f"timeout_s is {timeout_s}; expected more than 0")
         if sockbuf is not None and not 0 < sockbuf < 1 << 31:
             raise ValueError(f"sockbuf is {sockbuf}; expected more than 0 bytes")
-        between = self.protocol.wired if testbed is None or testbed.kind != "testbed" else self.protocol.on_testbed
+        between = testbed is not None and self.protocol.between_hosts
         self._testbed = testbed if between else None
         if wait == "hybrid" and level != "c":
             raise MeasureError(f"{protocol}: the loop in Python has no hybrid wait. Remedy: level c", "usage")
@@ -189,16 +189,16 @@ class Pair(children.Team):
 
     def _start(self) -> None:
         """Start the processes and open a channel to each side."""
-        library = mpi.find(self.protocol.library) if self.protocol.by_mpi else None
-        if library is not None:
-            self._connect_ranks(library)
+        if self.protocol.by_mpi:
+            far = self._testbed is not None and self._testbed.kind == "ssh"
+            self._connect_ranks(self.protocol.library if far else mpi.find(self.protocol.library))
         elif self.protocol.in_one_process:
             self._start_process(None, n_sides=2)
         else:
             for side in range(2):
                 host = self._testbed.hosts[side] if self._testbed is not None else None
                 self._start_process(host, fds=self._floor_fds())
-        if library is None:  # the hello of a rank has been read already, because it contains the rank
+        if not self.protocol.by_mpi:  # the hello of a rank has been read already, because it contains the rank
             deadline = time.monotonic() + self.start_s
             self.pids = [self._hello(channel, deadline)["pid"] for channel in self._channels]
 
@@ -211,7 +211,7 @@ class Pair(children.Team):
             os.ftruncate(self._floor_fd, 4096)
         return [self._floor_fd]
 
-    def _connect_ranks(self, library: mpi.Library) -> None:
+    def _connect_ranks(self, library: mpi.Library | str) -> None:
         """Start both ranks under mpiexec and accept their connections."""
         ranks: dict[int, Channel] = {}
         pids: dict[int, int] = {}

@@ -353,7 +353,7 @@ def plan(config: Config) -> tuple[list[Series], bool]:
             if given not in allowed:
                 raise UsageError(f"{name} cannot be measured with --{option} {given}, only with {', '.join(allowed)}")
         # An MPI is on the wire on request only: `auto` finds it where its ranks usually are.
-        asked = config.hosts == "testbed" and protocol.on_testbed
+        asked = config.hosts != "auto" and protocol.between_hosts
         where = hosts if protocol.wired or asked else "local"
         mtus = [one or 1500 for one in several(config.mtu)] if where == "testbed" else [None]
         buffers = several(config.sockbuf) if protocol.takes_sockbuf else [None]

@@ -86,6 +86,7 @@ class MpiSide(RankSide):
             "transport": transport,
             "libmpi": self.library,
             "thread_level": "funneled",
+            **(interface_facts(self.request["interface"]) if self.request["hosts"] == "ssh" else {}),
         }
 
 

@@ -4,6 +4,7 @@
 
     python -m viakit.measure.worker --fd N [--fd M]    inherited control channels; with two, both sides are threads
     python -m viakit.measure.worker --connect NAME     an MPI rank: connects to the coordinator's abstract Unix socket
+    python -m viakit.measure.worker --take PATH        the same on another machine: viakit.measure.far_ranks
 
 The worker serves the requests of the control channel one after the other, and sleeps in read() in between. A separate
 thread watches the channel. When the coordinator has ended, even by a kill, the worker stops and ends as well.
@@ -30,6 +31,7 @@ import viakit
 from viakit.measure import children
 from viakit.measure.channel import CONTROL_VERSION, Channel
 from viakit.measure.endpoints import MeasureError
+from viakit.measure.far_ranks import taken
 from viakit.measure.ranks import call_back
 from viakit.measure.sides import Side, make_side
 
@@ -191,11 +193,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="viakit.measure.worker")
     parser.add_argument("--fd", type=int, action="append", default=[])
     parser.add_argument("--connect")
+    parser.add_argument("--take")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # The coordinator handles Ctrl-C.
-    if options.connect:
+    if options.connect or options.take:
         rank = next((os.environ[k] for k in ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK") if k in os.environ), None)
-        channel = call_back(options.connect)
+        channel = call_back(options.connect) if options.connect else taken(options.take)
         if channel is None:
             return 3  # The coordinator has ended already.
         _Session(channel).serve({"rank": int(rank) if rank is not None else None})

@@ -92,12 +92,16 @@ class RemoteHost(Host):
         """Cores that processes on this host may use."""
         return list(self.facts["cores"])
 
+    def translated(self, argv: Sequence[str]) -> list[str]:
+        """Return a command of this machine with the host's interpreter and folder of viakit."""
+        program = self.python if argv[0] == sys.executable else argv[0]
+        return [program, *(self.root if part == _ROOT else part for part in argv[1:])]
+
     def _start(
         self, argv: list[str], streams: tuple[Any, Any, Any], *, cwd: Any = None, env: Any = None, **how: Any
     ) -> HostProcess:
         """Start a program as :meth:`viakit.testbed.Host.popen` does. Raises RemoteError if the connection is lost."""
-        argv[0] = self.python if argv[0] == sys.executable else argv[0]
-        argv = [self.root if part == _ROOT else part for part in argv]
+        argv = self.translated(argv)
         where = os.fspath(cwd) if cwd is not None else os.getcwd()
         variables = {**(env or {}), **self.environment}
         return self.link.start(self, argv, streams, how["pass_fds"], where, variables, how["text"])
