@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from kernel import notebook, printed, shown
 from leftovers import marked
 
 from viakit import lab
-from viakit.lab import _front, _worker
+from viakit.lab import _front, _job, _worker
 from viakit.measure import Result, result
 from viakit.measure.sweep import UsageError
 
@@ -54,20 +55,23 @@ def test_plain_python_measures_and_prints_the_table(capsys):
 
 
 def test_it_runs_beside_and_points_grow(mark):
-    run = ready(seconds=1.5)
-    assert run.state == "ready"
-    run.start()
-    assert run.state == "running"
-    assert lab.running() == "comparing unix, via-shm"
-    seen = []
-    until(
-        lambda: (
-            seen.append(sum(len(one["bursts_s"]) for s in run.job.series() for one in s["points"]))
-            or not run.job.running
+    for seconds in (1.5, 6, 24):  # a busy machine shows few steps of a short measurement
+        run = ready(seconds=seconds)
+        assert run.state == "ready"
+        run.start()
+        assert run.state == "running"
+        assert lab.running() == "comparing unix, via-shm"
+        seen = []
+        until(
+            lambda run=run, seen=seen: (
+                seen.append(sum(len(one["bursts_s"]) for s in run.job.series() for one in s["points"]))
+                or not run.job.running
+            ),
+            limit_s=120,
         )
-    )
-    steps = sorted(set(seen))
-    assert len(steps) > 3  # it grew while it was measured
+        if len(set(seen)) > 3:
+            break
+    assert len(set(seen)) > 3  # it grew while it was measured
     assert run.progress["fraction"] == 1.0
     assert run.wait()["complete"]
     assert not marked(mark)
@@ -118,13 +122,23 @@ def test_a_wait_gives_up_and_the_measurement_goes_on():
 
 def test_interrupting_a_wait_stops_it(mark):
     run = measuring(ready(seconds=600))
-    signal.setitimer(signal.ITIMER_REAL, 0.05)
-    before = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            run.wait()
-    finally:
-        signal.signal(signal.SIGALRM, before)
+
+    def waits():
+        """Whether the main thread is at the place where it waits for the job."""
+        frame = sys._current_frames()[threading.main_thread().ident]
+        while frame is not None and frame.f_code is not _job.Job.wait.__code__:
+            below, frame = frame, frame.f_back
+        return frame is not None and below.f_code is threading.Event.wait.__code__
+
+    def interrupt():
+        until(waits, "the wait")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    interrupting = threading.Thread(target=interrupt)
+    interrupting.start()
+    with pytest.raises(KeyboardInterrupt):
+        run.wait()
+    interrupting.join()
     assert run.state == "stopped"
     assert not marked(mark)
 
@@ -151,13 +165,19 @@ def test_two_at_once_in_two_processes():
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_kernel_that_dies_takes_everything_with_it(mark, number):
-    code = "from viakit import lab; r = lab.compare('unix', sizes='8', seconds=600, start=False); r.start(); r.wait()"
-    with subprocess.Popen([sys.executable, "-c", code]) as kernel:
-        until(lambda: len(marked(mark)) >= 4, "worker and pair run")  # kernel, worker, both sides
+    code = (
+        "from viakit import lab; r = lab.compare('unix', sizes='8', seconds=600, start=False); r.start()\n"
+        "print(r.job._folder, flush=True); r.wait()"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as kernel:
+        folder = Path(kernel.stdout.readline().strip())
+        # Kernel, worker, both sides; and the kernel has removed the socket, to which the worker is connected.
+        until(lambda: len(marked(mark)) >= 4 and not folder.exists(), "worker and pair run")
         kernel.send_signal(number)
         kernel.wait()
         until(lambda: not marked(mark), "nothing is left")
-    assert not list(Path("/tmp").glob("viakit-lab-*/wire"))
+    assert folder.name.startswith("viakit-lab-")
+    assert not folder.exists()
 
 
 def test_a_worker_that_dies_is_told():
@@ -200,8 +220,6 @@ def test_the_front_end_is_seen(monkeypatch):
 
 
 def test_the_worker_sends_batches_between_bursts_and_waits_until_they_are_drawn():
-    import threading
-
     import zmq
 
     context = zmq.Context()
@@ -223,7 +241,7 @@ def test_the_worker_sends_batches_between_bursts_and_waits_until_they_are_drawn(
     thread.start()
     began = time.monotonic()
     n = 0
-    while time.monotonic() - began < 0.5:
+    while n < 100 or time.monotonic() - began < 0.5:
         n += 1
         wire.point("a", {"protocol": "a"}, {"nbytes": 8, "n": n})
         wire.progress(0.5, 1.0, "half")

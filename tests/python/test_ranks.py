@@ -161,10 +161,18 @@ def test_a_cell_may_have_a_deadline(ranks):
 
 def test_ranks_that_ignore_the_interrupt_are_ended(monkeypatch):
     monkeypatch.setattr("viakit.lab.ranks._INTERRUPT_S", 1.0)
+    said = set()
+
+    def interrupt(rank, stream, text):
+        said.add(rank)
+        if len(said) == 2:  # both ignore it by now
+            os.kill(os.getpid(), signal.SIGINT)
+
+    deaf = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nprint('deaf', flush=True)\nwhile True: pass"
     with Ranks(2) as ranks:
         pids = ranks.pids.values()
         with pytest.raises(RanksEnded, match="did not react to the interrupt"):
-            ranks.run("import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass", timeout_s=0.3)
+            ranks.run(deaf, on_text=interrupt)
         wait_for(lambda: gone(pids))
         assert not ranks.alive
 

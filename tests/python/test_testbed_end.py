@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import needs
@@ -19,12 +19,6 @@ from testbed_calls import DEADLINE_S, PACKAGE, divide, eventually, wait_for_ever
 from viakit.testbed import Testbed, TestbedError
 
 # --- The end --------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def pair() -> Iterator[Testbed]:
-    with needs.hosts(2, mtu=1400) as testbed:
-        yield testbed
 
 
 def pids_in_networks(inodes: set[int]) -> list[int]:
@@ -38,8 +32,24 @@ def pids_in_networks(inodes: set[int]) -> list[int]:
     return found
 
 
-def networks_of(testbed: Testbed) -> set[int]:
-    return {os.stat(f"/proc/{host.pid}/ns/net").st_ino for host in testbed.hosts}
+@pytest.fixture
+def networks() -> Iterator[Callable[..., set[int]]]:
+    """A function that returns the numbers of the network namespaces of processes.
+
+    The namespaces are kept until the end of the test. The kernel gives the number of one that is gone to the next
+    one, which may be that of another test.
+    """
+    with contextlib.ExitStack() as stack:
+
+        def of(*pids: int) -> set[int]:
+            files = [stack.enter_context(open(f"/proc/{pid}/ns/net")) for pid in pids]
+            return {os.fstat(file.fileno()).st_ino for file in files}
+
+        yield of
+
+
+def pids_of(testbed: Testbed) -> list[int]:
+    return [host.pid for host in testbed.hosts]
 
 
 @pytest.mark.parametrize("hosts", [2, 3])
@@ -51,16 +61,16 @@ def test_nothing_is_left_after_the_context(hosts):
         testbed.describe()
 
 
-def test_close_ends_what_runs_and_what_hides(pair):
+def test_close_ends_what_runs_and_what_hides(networks):
     with needs.hosts(2) as testbed:
-        networks = networks_of(testbed)
+        inodes = networks(*pids_of(testbed))
         host = testbed.hosts[0]
         call = host.submit(wait_for_ever)
         orphan = "import os, signal; os.fork() and os._exit(0); os.setsid(); signal.pause()"
         host.run([sys.executable, "-c", orphan], capture_output=False)
         process = testbed.hosts[1].popen(["cat"], stdin=subprocess.PIPE)
-        assert len(pids_in_networks(networks)) >= 4
-    assert pids_in_networks(networks) == []
+        assert len(pids_in_networks(inodes)) >= 4
+    assert pids_in_networks(inodes) == []
     assert process.wait(DEADLINE_S) == -signal.SIGKILL
     process.stdin.close()
     with pytest.raises(TestbedError):
@@ -88,21 +98,21 @@ def test_processes_share_a_session_but_no_process_group():
             assert process.wait(DEADLINE_S) == 0
 
 
-def test_an_exception_in_the_context_leaves_nothing():
+def test_an_exception_in_the_context_leaves_nothing(networks):
     testbed = needs.hosts(3)
-    networks = networks_of(testbed)
+    inodes = networks(*pids_of(testbed))
     with pytest.raises(KeyboardInterrupt), testbed:
         raise KeyboardInterrupt
-    assert pids_in_networks(networks) == []
+    assert pids_in_networks(inodes) == []
 
 
-def test_one_host_can_lose_its_power():
+def test_one_host_can_lose_its_power(networks):
     with needs.hosts(3) as testbed:
         a, b, _ = testbed.hosts
-        networks = {os.stat(f"/proc/{b.pid}/ns/net").st_ino}
+        inodes = networks(b.pid)
         process = b.popen(["cat"], stdin=subprocess.PIPE)
         b.kill()
-        assert pids_in_networks(networks) == []
+        assert pids_in_networks(inodes) == []
         assert process.wait(DEADLINE_S) == -signal.SIGKILL
         process.stdin.close()
         with pytest.raises(TestbedError, match=r"host h1 is gone \(it was killed\)"):
@@ -149,12 +159,12 @@ def test_a_connection_to_a_host_that_lost_its_power_is_lost(link, tmp_path):
             server.result(DEADLINE_S)
 
 
-def test_an_unclosed_testbed_warns_and_ends():
+def test_an_unclosed_testbed_warns_and_ends(networks):
     testbed = needs.hosts(2)
-    networks = networks_of(testbed)
+    inodes = networks(*pids_of(testbed))
     with pytest.warns(ResourceWarning, match="unclosed <Testbed"):
         del testbed
-    assert pids_in_networks(networks) == []
+    assert pids_in_networks(inodes) == []
 
 
 def test_open_twice():
@@ -175,11 +185,11 @@ def main():
     with Testbed(hosts=3) as testbed:
         testbed.hosts[0].submit(wait_for_ever)
         testbed.hosts[1].popen(["cat"], stdin=0)
-        inodes = [os.stat(f"/proc/{host.pid}/ns/net").st_ino for host in testbed.hosts]
+        hosts = [host.pid for host in testbed.hosts]
         child = os.fork() if "fork" in sys.argv else -1
         if child == 0:
             wait_for_ever()
-        print(json.dumps({"inodes": inodes, "child": child, "uid": os.getuid()}), flush=True)
+        print(json.dumps({"hosts": hosts, "child": child, "uid": os.getuid()}), flush=True)
         if "call" in sys.argv:
             testbed.hosts[2].call(wait_for_ever, timeout=None)
         wait_for_ever()
@@ -217,37 +227,39 @@ def program(folder: Path, *arguments: str, python: str = sys.executable, user: i
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_killing_the_program_ends_everything(tmp_path, how):
+def test_killing_the_program_ends_everything(tmp_path, networks, how):
     with program(tmp_path) as (process, told):
-        inodes = set(told["inodes"])
+        inodes = networks(*told["hosts"])
         assert len(pids_in_networks(inodes)) >= 5
         process.send_signal(how)
         assert process.wait(DEADLINE_S) == -how
         assert eventually(lambda: pids_in_networks(inodes) == [])
 
 
-def test_a_forked_child_does_not_keep_the_hosts_alive(tmp_path):
+def test_a_forked_child_does_not_keep_the_hosts_alive(tmp_path, networks):
     with program(tmp_path, "fork") as (process, told):
         try:
+            inodes = networks(*told["hosts"])
             process.kill()
             process.wait(DEADLINE_S)
-            assert eventually(lambda: pids_in_networks(set(told["inodes"])) == [])
+            assert eventually(lambda: pids_in_networks(inodes) == [])
             os.kill(told["child"], 0)  # it lives, and holds copies of all sockets
         finally:
             os.kill(told["child"], signal.SIGKILL)
 
 
-def test_interrupting_a_call_ends_everything(tmp_path):
+def test_interrupting_a_call_ends_everything(tmp_path, networks):
     with program(tmp_path, "call") as (process, told):
+        inodes = networks(*told["hosts"])
         process.send_signal(signal.SIGINT)
         _, complaint = process.communicate(timeout=DEADLINE_S)
         assert "KeyboardInterrupt" in complaint
         assert "Error" not in complaint
-        assert pids_in_networks(set(told["inodes"])) == []
+        assert pids_in_networks(inodes) == []
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="these tests run as an ordinary user already")
-def test_an_ordinary_user_needs_no_root():
+def test_an_ordinary_user_needs_no_root(networks):
     folder = Path(tempfile.mkdtemp(prefix="viakit-test-", dir="/tmp"))
     try:
         folder.chmod(0o755)
@@ -262,9 +274,10 @@ def test_an_ordinary_user_needs_no_root():
             pytest.skip("no Python on this machine that user nobody may run")
         with program(folder, python=python, user=65534) as (process, told):
             assert told["uid"] == 65534
+            inodes = networks(*told["hosts"])
             process.kill()
             process.wait(DEADLINE_S)
-            assert eventually(lambda: pids_in_networks(set(told["inodes"])) == [])
+            assert eventually(lambda: pids_in_networks(inodes) == [])
     finally:
         shutil.rmtree(folder)
 
