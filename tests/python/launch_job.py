@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 VIAKIT = [sys.executable, "-m", "viakit"]
 
 HELLO = """

@@ -195,8 +195,8 @@ def test_interrupt() -> None:
         with bip.open() as job:
             room = bytearray(4)
             signal.signal(signal.SIGALRM, signal.default_int_handler)
-            signal.setitimer(signal.ITIMER_REAL, 0.05)
             try:
+                signal.setitimer(signal.ITIMER_REAL, 0.05)
                 job.recv(room, tag=1)
             except KeyboardInterrupt:
                 room.append(1)

@@ -272,9 +272,9 @@ def test_ctrl_c_ends_a_barrier_and_all_go_on(program):
     done = job(3, program("""
         import os, signal, threading
         comm.Barrier()
-        if rank == 1:
-            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
         try:
+            if rank == 1:
+                threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
             if rank == 0:
                 comm.recv(source=1)
             comm.Barrier()

@@ -48,7 +48,7 @@ def scene() -> Iterator[Scene]:
 # ---------------------------------------------------------------- a peer that goes too far
 
 WRITES: dict[str, Callable[[dict[str, list[int]]], tuple[int, int, int | None]]] = {
-    "the next generation of a handle": lambda a: (a["granted"][0] + 0x10000, a["granted"][1], None),
+    "the next generation of a handle": lambda a: ((a["granted"][0] + 0x10000) & 0xFFFFFFFF, a["granted"][1], None),
     "a handle of nothing": lambda a: (a["granted"][0] ^ 0x7FF, a["granted"][1], None),
     "a stale handle": lambda a: (a["stale"][0], a["stale"][1], None),
     "another tag's region": lambda a: (a["other tag"][0], a["other tag"][1], None),

@@ -180,7 +180,9 @@ def test_another_process():
         assert f"process {other.pid}, NIC shm:inspected" in shown.stdout
         assert "receive 100 B posted" in shown.stdout
         assert "registered memory" in shown.stdout
-        as_json = json.loads(run(other.pid, "--json").stdout)
+        shown = run(other.pid, "--json")
+        assert shown.returncode == 0, shown.stderr
+        as_json = json.loads(shown.stdout)
         assert as_json["nics"][0]["vis"] == nic["vis"]
         assert str(other.pid) in run().stdout
         listed = json.loads(run("--json").stdout)

@@ -38,7 +38,7 @@ CARRIES = {
 }
 LOCAL = [name for name, one in CARRIES.items() if "testbed" not in one.needs and name != "mpi"]
 WIRED = [name for name, one in CARRIES.items() if one.wired]
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 wait_for = functools.partial(waiting.until, limit_s=DEADLINE_S)
 
 

@@ -65,7 +65,7 @@ def test_a_measurement_over_via_takes_its_own_side_only(level):
             for secret in (None, bytes(32)):
                 vi = nic.create_vi(secret=secret)
                 with pytest.raises(errors.RejectedError):
-                    vi.connect(via.Address(bytes.fromhex(offers[1]["address"]), b.token), timeout_s=5, retry=True)
+                    vi.connect(via.Address(bytes.fromhex(offers[1]["address"]), b.token), DEADLINE_S, retry=True)
                 vi.close()
             assert not waits.done()
             a.connect(offers[1], deadline)
@@ -79,10 +79,12 @@ def test_a_measurement_over_via_takes_its_own_side_only(level):
 def test_messages_of_a_pair_are_keyed_by_its_secret():
     from viakit import _core
 
-    def opened(secrets):
+    def opened(secrets, timeout_s):
         pair = socket.socketpair()
         sides = [
-            in_thread(lambda i=i: _core.BenchEndpoint.msg("tcp", pair[i], i, True, timeout_s=1.0, secret=secrets[i]))
+            in_thread(
+                lambda i=i: _core.BenchEndpoint.msg("tcp", pair[i], i, True, timeout_s=timeout_s, secret=secrets[i])
+            )
             for i in range(2)
         ]
         problems = [side.exception(DEADLINE_S) for side in sides]
@@ -93,9 +95,9 @@ def test_messages_of_a_pair_are_keyed_by_its_secret():
             closed.result(DEADLINE_S)
         return problems
 
-    assert opened([SECRET, SECRET]) == [None, None]
-    assert all(isinstance(problem, RuntimeError) for problem in opened([SECRET, bytes(32)]))
-    assert all(isinstance(problem, ValueError) for problem in opened([None, None]))
+    assert opened([SECRET, SECRET], DEADLINE_S) == [None, None]
+    assert all(isinstance(problem, RuntimeError) for problem in opened([SECRET, bytes(32)], 1.0))
+    assert all(isinstance(problem, ValueError) for problem in opened([None, None], 1.0))
 
 
 def test_a_measurement_over_zeromq_takes_its_own_side_only():

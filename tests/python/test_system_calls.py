@@ -20,17 +20,17 @@ with via.Nic("eth:eth0") as nic, nic.create_vi() as vi, nic.create_region(192) a
     for i in (1, 2):
         vi.post_recv(via.Descriptor.recv(memory[64 * i : 64 * (i + 1)]))
     if serves:
-        vi.connect(nic.resolve(peer, "strace"), timeout_s=20, retry=True)
+        vi.connect(nic.resolve(peer, "strace"), timeout_s=60, retry=True)
     else:
-        nic.connect_wait("strace", timeout_s=20).accept(vi)
+        nic.connect_wait("strace", timeout_s=60).accept(vi)
     before = dict(nic.counters)
     for turn in range(2 * turns):
         if (turn % 2 == 0) == serves:
             vi.post_send(throw)
         else:
-            vi.post_recv(vi.spin_recv(timeout_s=20))
+            vi.post_recv(vi.spin_recv(timeout_s=60))
             if turn > 0:
-                vi.spin_send(timeout_s=20)  # the answer acknowledged it
+                vi.spin_send(timeout_s=60)  # the answer acknowledged it
     after = dict(nic.counters)
     print(json.dumps({name: after[name] - before[name] for name in after} | {"connecting": before["frames_sent"]}))
 """
@@ -43,8 +43,8 @@ def test_one_call_to_send_and_none_to_receive(tmp_path):
         player = [sys.executable, "-c", PLAYER]
         waits = bed.hosts[1].popen([*player, "waits", "-", str(TURNS)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         watched = ["strace", "-f", "-y", "-e", "trace=network", "-o", str(trace)]
-        served = bed.hosts[0].run([*watched, *player, "serves", bed.hosts[1].mac, str(TURNS)], timeout=60)
-        _, errors = waits.communicate(timeout=30)
+        served = bed.hosts[0].run([*watched, *player, "serves", bed.hosts[1].mac, str(TURNS)], timeout=200)
+        _, errors = waits.communicate(timeout=60)
     assert served.returncode == 0, served
     assert waits.returncode == 0, errors
     counters = json.loads(served.stdout)

@@ -270,9 +270,9 @@ with via.Nic(device, **options) as nic, nic.create_vi() as vi, nic.create_region
     half, view = 1 << 16, memoryview(memory)
     vi.post_recv(via.Descriptor.recv(memory[half:]))
     if role == "ask":
-        vi.connect(nic.resolve(peer, "udp"), timeout_s=20, retry=True)
+        vi.connect(nic.resolve(peer, "udp"), timeout_s=60, retry=True)
     else:
-        nic.connect_wait("udp", timeout_s=20).accept(vi)
+        nic.connect_wait("udp", timeout_s=60).accept(vi)
     try:
         while role == "echo":
             got = vi.recv_wait(timeout_s=60)
@@ -390,9 +390,9 @@ with via.Nic(device) as nic, nic.create_tag() as tag:
         view[:N] = word(role)
         vi.post_recv(via.Descriptor.recv(memory[N:]))
         if role == "client":
-            vi.connect(nic.resolve(peer, "reads"), timeout_s=20, retry=True)
+            vi.connect(nic.resolve(peer, "reads"), timeout_s=60, retry=True)
         else:
-            nic.connect_wait("reads", timeout_s=20).accept(vi)
+            nic.connect_wait("reads", timeout_s=60).accept(vi)
         view[N - 100 : N - 84] = memory.address.to_bytes(8, "little") + memory.handle.to_bytes(8, "little")
         vi.post_send(via.Descriptor.send(memory[N - 100 : N - 84]))
         vi.send_wait(timeout_s=60)

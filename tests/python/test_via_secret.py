@@ -4,6 +4,7 @@ import secrets
 import threading
 
 import pytest
+from waiting import LIMIT_S
 
 from viakit import errors, via
 
@@ -19,8 +20,8 @@ def nic():
 def test_same_secret_connects(nic):
     with nic.create_vi(secret=KEY) as one, nic.create_vi(secret=bytearray(KEY)) as other:
         assert one.secret is True
-        one.request_peer(nic.address / "other", local="one", timeout_s=10)
-        other.connect_peer(nic.address / "one", local="other", timeout_s=10)
+        one.request_peer(nic.address / "other", local="one", timeout_s=LIMIT_S)
+        other.connect_peer(nic.address / "one", local="other", timeout_s=LIMIT_S)
         while one.peer_done() is None:
             pass
         assert one.state is other.state is via.ViState.CONNECTED
@@ -34,7 +35,7 @@ def test_another_secret_is_refused(nic):
         refused = []
 
         def serve():
-            request = nic.connect_wait("name", timeout_s=10)
+            request = nic.connect_wait("name", timeout_s=LIMIT_S)
             with pytest.raises(ConnectionRefusedError, match="secret") as caught:
                 request.accept(server)
             refused.append(caught.value)
@@ -43,7 +44,7 @@ def test_another_secret_is_refused(nic):
         thread = threading.Thread(target=serve)
         thread.start()
         with pytest.raises(errors.RejectedError):
-            client.connect(nic.address / "name", timeout_s=10, retry=True)
+            client.connect(nic.address / "name", timeout_s=LIMIT_S, retry=True)
         thread.join()
         assert len(refused) == 1
         assert server.state is client.state is via.ViState.IDLE
