@@ -24,10 +24,11 @@ from synthetic import SyntheticPair
 from viakit import cli, lab
 from viakit.lab._apps import App
 from viakit.lab._barrier import Barrier
+from viakit.lab._barrier_panel import BarrierPanel
 from viakit.lab._compare import _FIELDS
 from viakit.lab._faults_panel import FaultsPanel
 from viakit.lab._job import socket_folder
-from viakit.measure import Result, collectives, kinds, loss, result
+from viakit.measure import Result, barrier, collectives, kinds, look, loss, result
 
 until = functools.partial(waiting.until, limit_s=60.0)
 
@@ -405,3 +406,21 @@ def test_their_panels_start_follow_and_stop():
     assert printed(faults) == ("stopped [0.0, 0.1] ['go-back-n', 'go-back-n, acks', 'selective', 'selective, acks']\n")
     for outputs in (barrier, app, faults):
         assert shown(outputs, "application/vnd.jupyter.widget-view+json")
+
+
+def test_labels_of_a_growing_panel_have_the_looks_of_their_curves():
+    panel = BarrierPanel(lab.barrier("message", ranks=[2], start=False))
+    times = {"median": 2e-6, "p5": 1e-6, "p90": 3e-6}
+    series = []
+    for algorithm in ("rdma", "message", "flags", "counter", "my-own", barrier.TURN, "a third", "flat", "gather"):
+        series.append({"protocol": "via", "algorithm": algorithm, "ranks": 2, "points": [{"time_s": times}]})
+        panel._draw(series)
+        lines = {line.name: line for line in panel.figure.data if line.name}
+        ends = [one for one in panel.figure.layout.annotations if one.name == "end"]
+        assert len(ends) == len(lines) == len(series)
+        for one in ends:
+            sign, _, name = one.text.partition(" ")
+            assert one.font.color == lines[name].line.color, name
+            assert look.SYMBOLS[{each[0]: marker for marker, each in look.SIGNS.items()}[sign]] == (
+                lines[name].marker.symbol
+            ), name

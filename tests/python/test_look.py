@@ -67,6 +67,9 @@ def test_algorithms_differ_and_keep_their_look():
     chosen = look.looks(names)
     pairs = {(one.colour, one.marker) for one in chosen.values()}
     assert len(pairs) == len(names)
+    for n in range(1, len(names)):
+        assert look.looks(names[:n]) == {name: chosen[name] for name in names[:n]}
+        assert look.look(names[n]) == chosen[names[n]]
     some = look.looks(["rdma", "message", "mpi:openmpi"])
     assert len({one.colour for one in some.values()}) == 3
     assert some["mpi:openmpi"] == look.look("mpi:openmpi")
@@ -79,6 +82,16 @@ def test_names_that_the_table_lacks_differ_in_grey(n_names):
     chosen = look.looks(names).values()
     assert len({one.marker for one in chosen}) == n_names
     assert len({one.colour for one in chosen}) == min(n_names, len(look.PALETTE)) or n_names > len(look.PALETTE)
+
+
+def test_curves_that_are_drawn_keep_their_looks_while_others_come():
+    drawn = {}
+    for name in ("a", "b", "rdma", "c", "tcp", "d"):
+        more = look.looks([name], drawn)
+        assert {one: more[one] for one in drawn} == drawn
+        assert list(more) == [*drawn, name]
+        drawn = more
+    assert len(set(drawn.values())) == len(drawn)
 
 
 def test_ways_to_wait_and_results_differ():

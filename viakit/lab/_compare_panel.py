@@ -15,6 +15,7 @@ from viakit.lab._curves import show_ends
 from viakit.lab._panel import SMALL, Panel, choice, grid, text
 from viakit.measure import endpoints, interactive, plot, table
 from viakit.measure.ladder import format_size
+from viakit.measure.look import Look
 from viakit.measure.result import ResultError, conditions
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class ComparePanel(Panel):
 
     def __init__(self, experiment: Compare) -> None:
         self._traces: dict[str, tuple[int, ...]] = {}
+        self._looks: dict[str, Look] = {}  # those of the traces, which never change
         self._graphs: tuple[str, ...] = ()
         self._words: list[tuple[str, str]] = []
         self._earlier: list[dict[str, Any]] = list(experiment.against)
@@ -156,9 +158,10 @@ class ComparePanel(Panel):
             for one in drawn:
                 if one["label"] not in self._traces:
                     self._traces[one["label"]] = self._add(one)
+                    self._looks[one["label"]] = one["look"]
                 self._update(one, self._traces[one["label"]])
             last = [(one, plot.lines_of(one, self._graphs[-1])[1]) for one in drawn]
-            tail = [(one["label"], one["look"], y[-1], min(y)) for one, y in last]
+            tail = [(one["label"], self._looks[one["label"]], y[-1], min(y)) for one, y in last]
             show_ends(self.figure, tail, column=_N_GRAPHS, log_y=True, height=_HEIGHT)
             labels = {one["label"] for one in drawn}
             for label, places in self._traces.items():

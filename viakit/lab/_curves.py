@@ -86,6 +86,7 @@ class CurvesPanel(Panel):
     def _picture(self) -> Any:
         self._places: dict[tuple[str, int], tuple[int, int]] = {}
         self._marks: dict[int, list[float]] = {}
+        self._looks: dict[str, Look] = {}  # those of the traces, which never change
         canvas = go.FigureWidget(
             make_subplots(rows=1, cols=len(self.fields), subplot_titles=[one.title for one in self.fields])
         )
@@ -102,13 +103,13 @@ class CurvesPanel(Panel):
 
     def _draw(self, series: list[dict[str, Any]]) -> None:
         curves = self._curves(series)
-        chosen = looks([*{label: 0 for label, _ in self._places}, *(one.label for one in curves)])
+        given = {one.label: one.look for one in curves if one.look is not None}
+        self._looks = looks((one.label for one in curves), {**given, **self._looks})
         with self.picture.batch_update():
             for one in curves:
                 key = (one.label, one.column)
-                look = one.look or chosen[one.label]
                 if key not in self._places:
-                    self._places[key] = self._add(one, look)
+                    self._places[key] = self._add(one, self._looks[one.label])
                 band, line = (self.picture.data[place] for place in self._places[key])
                 if list(line.x or ()) != one.x or list(line.y or ()) != one.y:
                     line.x, line.y, line.text = one.x, one.y, one.text
@@ -126,7 +127,7 @@ class CurvesPanel(Panel):
                     self.picture.data[place].visible = False
             last = len(self.fields) - 1
             ends = [
-                (one.label, one.look or chosen[one.label], one.y[-1], min(one.y))
+                (one.label, self._looks[one.label], one.y[-1], min(one.y))
                 for one in curves
                 if one.column == last and one.y
             ]

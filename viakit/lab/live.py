@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from viakit.lab import _front
 from viakit.measure import plot
-from viakit.measure.look import ON_DARK, ON_LIGHT, PALETTE, looks
+from viakit.measure.look import ON_DARK, ON_LIGHT, PALETTE, Look, looks
 
 __all__ = ["Bars", "Curves"]
 
@@ -143,6 +143,7 @@ class Curves(_Growing):
         super().__init__(title)
         self._words = (x, y)
         self._points: dict[str, list[tuple[float, float]]] = {}
+        self._looks: dict[str, Look] = {}
 
     def add(self, label: str, x: float, y: float) -> None:
         """Append a point to the curve *label*, and draw if the last drawing is old enough."""
@@ -155,7 +156,7 @@ class Curves(_Growing):
 
         drawing = Figure(figsize=(8, 4), layout="constrained")
         axes = drawing.subplots()
-        chosen = looks(self._points)
+        chosen = self._looks = looks(self._points, self._looks)
         for label, points in self._points.items():
             axes.plot(*zip(*sorted(points), strict=True), label=label, **chosen[label].line())
         axes.set_xscale("log", base=2)

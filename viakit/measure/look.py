@@ -2,15 +2,15 @@
 
 The colour is that of the protocol's family (VIA, BIP, TCP, ...), from the palette of Okabe and Ito, which colour-blind
 readers can distinguish. The marker is that of the member, so that curves differ in grey as well. A policy of the
-message engine keeps colour and marker of its channel, and has a dash of its own. Names that are not in the table, such
-as the algorithms of barriers, get pairs of colour and marker that no other curve of the picture has.
+message engine keeps colour and marker of its channel, and has a dash of its own. The algorithms of barriers have rows
+here. Other names get pairs of colour and marker that no other curve of the picture has.
 """
 
 from __future__ import annotations
 
 import itertools
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,6 +39,24 @@ _TABLE: dict[str, tuple[str, str]] = {
     "bip": (ORANGE, "P"),
     "copies": (INK, "D"),
     "scheduler": (INK, "p"),
+    # Algorithms of barriers: by RDMA write, by messages, by shared memory and one of these between hosts.
+    "default": (INK, "*"),
+    "flat": (INK, "X"),
+    "rdma": (VERMILION, "o"),
+    "rdma-dissemination": (VERMILION, "X"),
+    "rdma-gather": (VERMILION, "h"),
+    "rdma-dynamic": (VERMILION, "<"),
+    "rdma-immediate": (VERMILION, ">"),
+    "rdma-interrupt": (VERMILION, "*"),
+    "message": (BLUE, "s"),
+    "message-gather": (BLUE, "p"),
+    "overall": (ORANGE, "^"),
+    "overall-gather": (ORANGE, "h"),
+    "gather": (GREEN, "D"),
+    "flags": (GREEN, "P"),
+    "flags-packed": (GREEN, "<"),
+    "counter": (SKY, "X"),
+    "dissemination": (SKY, "v"),
 }
 
 # Lengths of strokes and gaps, in widths of the line.
@@ -138,18 +156,19 @@ def _known(name: str) -> Look | None:
     return Look(COLOURS[colour], marker)
 
 
-def looks(names: Iterable[str]) -> dict[str, Look]:
+def looks(names: Iterable[str], kept: Mapping[str, Look] | None = None) -> dict[str, Look]:
     """Return the looks of all curves of a picture by name; no two share colour, marker and dash.
 
     A name that the table lacks keeps its look from picture to picture, unless another one of the picture has taken it.
+    In a picture that grows, *kept* has the looks of the curves that are drawn already, which they keep.
     """
-    names = list(dict.fromkeys(names))
-    found: dict[str, Look] = {}
+    names = list(dict.fromkeys([*(kept or ()), *names]))
+    found: dict[str, Look] = dict(kept or {})
     for name in names:
-        known = _known(name)
+        known = None if name in found else _known(name)
         if known is None:
             continue
-        if known in found.values() and known.dash:  # the same policy with changed fields
+        if known in found.values() and (known.dash or kept):  # the same policy with changed fields, or a curve before
             known = next(
                 (one for dash in _OF_POLICIES if (one := replace(known, dash=dash)) not in found.values()), known
             )
