@@ -5,11 +5,13 @@ import json
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
+from IPython.core import formatters
 from kernel import notebook, shown
 
-from viakit.lab import live
+from viakit.lab import live, magics
 from viakit.lab._live import LiveFigure
 from viakit.measure import look
 
@@ -137,3 +139,21 @@ def test_lines_that_are_no_points_are_the_commands_output():
     assert figure.line('{"draw": true}\n', reply), "no point yet, so nothing is drawn"
     assert reply.getvalue() == "drawn\n"
     assert figure.n_drawn == 0
+
+
+def test_a_figure_is_displayed_as_a_picture_also_if_pyplot_was_not_imported():
+    from matplotlib import pyplot
+    from matplotlib.figure import Figure
+
+    shell = SimpleNamespace(display_formatter=formatters.DisplayFormatter(), register_magics=lambda magics: None)
+    magics.load(shell)
+    figure = Figure()
+    figure.subplots().plot([1, 2], label="the curve")
+    data, _ = shell.display_formatter.format(figure)
+    assert data["text/html"].startswith("<svg")
+    assert "currentColor" in data["text/html"], "it does not follow the theme"
+    of_pyplot = pyplot.figure()
+    try:
+        assert "text/html" not in shell.display_formatter.format(of_pyplot)[0], "it would be displayed twice"
+    finally:
+        pyplot.close(of_pyplot)

@@ -197,6 +197,11 @@ def test_lesson_runs(lesson, tmp_path, monkeypatch):
         errors = [one["ename"] for one in cell.get("outputs", ()) if one["output_type"] == "error"]
         wanted = [cell.metadata["announces"]] if "planted-bug" in cell.metadata.get("tags", []) else []
         assert errors == wanted, f"{errors} where {wanted} was announced:\n{cell.source}\n{said(cell)}"
+        shown = [one.get("data", {}) for one in cell.get("outputs", ())]
+        drawn = [data for data in shown if "Figure size" in data.get("text/plain", "")]
+        assert all("text/html" in data for data in drawn), f"a figure is displayed as text:\n{cell.source}"
+        if "prediction-result" in cell.metadata.get("tags", []):
+            assert said(cell), f"nothing is displayed beside the guess:\n{cell.source}"
         if number := tag_like(cell, r"check-\d"):
             assert "not yet" in said(cell), f"{number} accepts an exercise without an answer: {said(cell)}"
             assert "still" in said(cell), said(cell)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import time
 from collections.abc import Mapping
 from types import TracebackType
@@ -53,9 +52,7 @@ class _Growing:
             return
         from IPython.display import HTML, display  # optional package
 
-        buffer = io.BytesIO()
-        self.figure().savefig(buffer, format="svg")
-        page = HTML(plot.inline(buffer.getvalue(), self._title or type(self).__name__.lower()))
+        page = HTML(plot.inline_figure(self.figure(), self._title or type(self).__name__.lower()))
         if self._handle is None:
             self._handle = display(page, display_id=True)
         else:

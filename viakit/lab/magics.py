@@ -368,6 +368,20 @@ def _show_briefly(shell: Any, kind: type, error: BaseException, trace: Any, tb_o
     return lines
 
 
+def _figure_html(figure: Any) -> str | None:
+    """Return a figure of Matplotlib as HTML; None for one of pyplot, whose backend displays it."""
+    if figure.canvas.manager is not None:
+        return None
+    from viakit.measure import plot  # start-up time
+
+    return plot.inline_figure(figure, "figure of a result")
+
+
 def load(shell: Any) -> None:
-    """Register the magics with an IPython shell."""
+    """Register the magics with an IPython shell, and the display of figures such as those of ``result.plot()``.
+
+    IPython displays figures by itself after pyplot was imported, which :mod:`viakit.measure.plot` does not do.
+    """
     shell.register_magics(ViakitMagics(shell))
+    formatter = shell.display_formatter.formatters["text/html"]
+    formatter.for_type_by_name("matplotlib.figure", "Figure", _figure_html)

@@ -31,7 +31,6 @@ The sum of all parts is the one-way time with blocking waits. Both hosts are on 
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import os
 import socket
@@ -204,13 +203,11 @@ class Breakdown:
             axes.spines[side].set_visible(False)
 
     def _repr_html_(self) -> str:
-        buffer = io.BytesIO()
-        self.figure().savefig(buffer, format="svg")
         rows = [[part, *(f"{one.parts[part] * 1e6:.3f}" for one in self.messages)] for part in PARTS]
         rows.append(["blocking", *(f"{one.blocking_s * 1e6:.3f}" for one in self.messages)])
         head = ["µs", *(one.protocol for one in self.messages)]
         words = f"One message of {self.nbytes} bytes, one way. {self.note()}"
-        return plot.inline(buffer.getvalue(), "parts of a message") + html_table(words, head, rows)
+        return plot.inline_figure(self.figure(), "parts of a message") + html_table(words, head, rows)
 
 
 def check(protocols: Sequence[str], nbytes: int, seconds: float) -> None:

@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = [
-    "FORMATS", "GRAPHS", "curves", "figure", "graphs_of", "html", "inline", "names_at_lines", "panels", "plain_legend",
-    "rates", "save", "time_axis", "times", "usual_graphs",
+    "FORMATS", "GRAPHS", "curves", "figure", "graphs_of", "html", "inline", "inline_figure", "names_at_lines", "panels",
+    "plain_legend", "rates", "save", "time_axis", "times", "usual_graphs",
 ]  # fmt: skip
 
 FORMATS = (".png", ".svg", ".pdf", ".html")
@@ -468,6 +468,14 @@ def inline(svg: bytes, name: str) -> str:
     text = re.sub(coloured, r"\1color-mix(in srgb, \2 60%, currentColor)", text)
     style = "max-width:100%;height:auto;fill:currentColor"
     return text.replace("<svg", f'<svg role="img" aria-label="{escape(name)}" style="{style}"', 1)
+
+
+def inline_figure(figure: Figure, name: str) -> str:
+    """Return a figure of Matplotlib as HTML: :func:`inline` of its SVG picture."""
+    buffer = io.BytesIO()
+    with _quiet_matplotlib():
+        figure.savefig(buffer, format="svg")
+    return inline(buffer.getvalue(), name)
 
 
 def html(documents: Sequence[Document], *, whole: bool = True, **kw: Any) -> str:
