@@ -9,6 +9,8 @@ import pytest
 
 from viakit import via
 from viakit.errors import ViaError
+from viakit.measure.endpoints import MeasureError
+from viakit.measure.pair import Pair
 from viakit.remote import Remote, RemoteError, rdma
 
 
@@ -45,16 +47,25 @@ def test_a_device_that_is_no_name(device):
         via.Nic(device)
 
 
-def test_a_device_that_does_not_exist():
-    """The error names what is missing: the library, any device, or this one."""
+def missing() -> str:
+    """Return a pattern for the error that names what is missing: the library, any device, or a device of that name."""
     if not library_loads():
-        expected = "install it, on Debian and Ubuntu by apt-get install libibverbs1 ibverbs-providers"
-    elif rdma.ports():
-        expected = f"it has {rdma.ports()[0].device}|this host has no RDMA device"  # without its driver's library
-    else:
-        expected = "this host has no RDMA device"
-    with pytest.raises(ViaError, match=expected):
+        return "install it, on Debian and Ubuntu by apt-get install libibverbs1 ibverbs-providers"
+    if rdma.ports():
+        return f"it has {rdma.ports()[0].device}|this host has no RDMA device"  # without its driver's library
+    return "this host has no RDMA device"
+
+
+def test_a_device_that_does_not_exist():
+    with pytest.raises(ViaError, match=missing()):
         via.Nic("verbs:nothing")
+
+
+def test_a_measurement_without_a_card():
+    with pytest.raises(MeasureError, match=r"needs an RDMA card on each side.*--network verbs:DEVICE"):
+        Pair("via-verbs")
+    with pytest.raises(MeasureError, match=f"via-verbs: .*({missing()})"):
+        Pair("via-verbs", options={"interface": "lo"})
 
 
 def test_ports_of_devices(tmp_path):

@@ -49,20 +49,24 @@ def test_an_application(rxe):
     assert done.returncode == 0, done.stderr + done.stdout
 
 
-def test_a_sweep_of_messages(rxe, tmp_path):
-    """Messages are validated, also where the kernel loses and delays packets of the card."""
+def test_a_sweep(rxe, tmp_path):
+    """VIA and messages are validated, also where the kernel loses and delays packets of the card."""
     file = tmp_path / "sweep.json"
     words = ["--hosts", HOSTS, "--network", "verbs:virtio", "--sizes", "64,20K", "--seconds", "2", "--validate"]
     before = [frames_of_card(machine) for machine in rxe]
     for machine in rxe:
         guest(machine, "tc qdisc add dev virtio root netem delay 2ms 1ms loss 5%")
     try:
-        done = viakit("sweep", "msg-via", *words, "--json", file)
+        done = viakit("sweep", "via-verbs", "msg-via", *words, "--json", file)
     finally:
         for machine in rxe:
             guest(machine, "tc qdisc del dev virtio root")
     assert done.returncode == 0, done.stderr
-    assert json.loads(file.read_text())["validated"]
+    document = json.loads(file.read_text())
+    assert document["validated"]
+    devices = {one["protocol"]: one["info"].get("device") for one in document["series"]}
+    assert devices.keys() == {"via-verbs", "msg-via"}
+    assert devices["via-verbs"].startswith("verbs:")
     assert all(frames_of_card(machine) > n + 10 for machine, n in zip(rxe, before, strict=True))
 
 

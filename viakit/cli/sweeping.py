@@ -53,7 +53,9 @@ _LIVE_MORE = ("sockbuf",)  # only of some series
     help="MTU of the testbed's wire, bytes; several, 1500,9000, make a grid.  [default: 1500]",
 )
 @click.option("--rate", help="Limit of the testbed's wire, bit/s: 1gbit, 100mbit, 1e9.")
-@click.option("--interface", help="Ethernet interface of this host, or two (IF0,IF1), for via-eth with --hosts local.")
+@click.option(
+    "--interface", help="Interface of this host, or two (IF0,IF1), for via-eth and via-verbs with --hosts local."
+)
 @click.option(
     "--sockbuf",
     type=Several(Size("auto")),

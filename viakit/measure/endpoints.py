@@ -63,11 +63,13 @@ class Protocol:
     name : str
         Name on the command line.
     link : str
-        Link: "eth" (raw frames), "ip", "shm", "loop", "unix", "mpi" (chosen by the MPI library), "cache", "null".
+        Link: "eth" (raw frames), "verbs" (RDMA cards), "ip", "shm", "loop", "unix", "mpi" (chosen by the MPI library),
+        "cache", "null".
     levels : tuple of str
         "c": the measuring loop in C; "python": the same loop in Python, through the protocol's Python interface.
     needs : frozenset of str
-        "testbed": two hosts connected by a wire; "mpi": an MPI library and mpi4py; "oshmem": its OpenSHMEM library;
+        "testbed": two hosts connected by a wire; "RDMA": an RDMA card on each side; "mpi": an MPI library and mpi4py;
+        "oshmem": its OpenSHMEM library;
         "NPtcp": that program.
     description : str
         Description in one line.
@@ -124,6 +126,11 @@ class Protocol:
         return "testbed" in self.needs
 
     @property
+    def by_interface(self) -> bool:
+        """Whether each side needs an interface of its own: one for raw frames, or that of an RDMA card."""
+        return self.raw or "RDMA" in self.needs
+
+    @property
     def by_mpi(self) -> bool:
         """Whether an MPI library carries the messages, and starts the ranks."""
         return "mpi" in self.needs
@@ -175,7 +182,7 @@ class Protocol:
     @property
     def wired(self) -> bool:
         """Whether the protocol can run between two hosts."""
-        return self.link in ("eth", "ip", "via")
+        return self.link in ("eth", "verbs", "ip", "via")
 
 
 def _row(name: str, link: str, side: str, look: str, description: str, title: str = "", **more: Any) -> Protocol:
@@ -211,6 +218,8 @@ _TABLE = {
              "VIA on raw Ethernet frames", **_VIA, **_WIRE, **_BOTH),
         _row("via-udp", "ip", "sides_via:ViaSide", "vermilion >", "VIA over UDP sockets: no privilege, any network",
              "VIA on UDP sockets", **_VIA, **_BOTH),
+        _row("via-verbs", "verbs", "sides_via:ViaSide", "vermilion s", "VIA over datagrams of an RDMA card (RoCE v2)",
+             "VIA on an RDMA card", needs=("RDMA",), **_VIA, **_BOTH),
         _row("via-shm", "shm", "sides_via:ViaSide", "vermilion ^", "VIA between two processes of one host",
              "VIA on shared memory", **_VIA, **_BOTH),
         _row("via-loop", "loop", "sides_via:ViaSide", "vermilion v", "VIA between two threads of one process",

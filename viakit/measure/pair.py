@@ -166,7 +166,13 @@ class Pair(children.Team):
                 "which needs no root, or name the interfaces (--interface IF0,IF1)",
                 "usage",
             )
-        self._interfaces = _two_interfaces(interface, self._testbed, self.protocol.raw)
+        if self.protocol.by_interface and testbed is None and not interface:
+            raise MeasureError(
+                f"{protocol} needs an RDMA card on each side. Remedy: --hosts ssh:A,B --network verbs:DEVICE, or name "
+                "the interfaces of two cards of this host (--interface IF0,IF1); viakit doctor lists the cards",
+                "usage",
+            )
+        self._interfaces = _two_interfaces(interface, self._testbed, self.protocol.by_interface)
         if sockbuf is not None and not self.protocol.takes_sockbuf:
             raise MeasureError(f"{protocol} has no socket buffers that can be set. Remedy: leave out sockbuf", "usage")
         self._sockbuf = sockbuf
@@ -569,11 +575,11 @@ def _check_choice(protocol: Protocol, what: str, given: str, has: Sequence[str],
         raise MeasureError(f"{protocol.name} has no {what} {given!r}{why}. Remedy: {what} {' or '.join(has)}", "usage")
 
 
-def _two_interfaces(given: str | None, testbed: Testbed | Remote | None, raw: bool) -> tuple[str, str]:
+def _two_interfaces(given: str | None, testbed: Testbed | Remote | None, named: bool) -> tuple[str, str]:
     """Return the interfaces of A and B."""
     if testbed is not None:
         return testbed.hosts[0].interface, testbed.hosts[1].interface
-    if raw and given:
+    if named and given:
         a, _, b = given.partition(",")
         return a.strip(), (b or a).strip()
     return "lo", "lo"

@@ -70,7 +70,7 @@ class Config:
     rate : str or float, optional
         Limit of the testbed's wire in bit/s, for instance ``"1gbit"``.
     interface : str, optional
-        Ethernet interface of this host, or two separated by a comma (one for each side), for ``via-eth`` with
+        Interface of this host, or two separated by a comma (one for each side), for ``via-eth`` and ``via-verbs`` with
         ``hosts="local"``.
     sockbuf : int, "auto", or sequence of them, optional
         Size of the socket buffers of tcp, udp, unix, zmq and msg-tcp in bytes. Several make a grid. With ``"auto"`` a

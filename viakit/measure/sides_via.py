@@ -56,7 +56,7 @@ class ViaSide(Side):
                 return MeasureError(
                     f"{self.protocol}: interface {interface} does not exist on this host; it has {here}", "error"
                 )
-            if "ermission" in text or "ermitted" in text or "CAP_NET_RAW" in text:
+            if link == "eth" and ("ermission" in text or "ermitted" in text or "CAP_NET_RAW" in text):
                 remedy = (
                     "via-udp, which needs no privilege" if self.request.get("hosts") == "ssh" else "--hosts testbed"
                 )
