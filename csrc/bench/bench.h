@@ -6,7 +6,7 @@
  *      endpoint.c  buffers and error texts that endpoints share
  *      content.c   the bytes of messages: patterns, writing and reading of touched buffers
  *      steps.c     the steps of a message, each timed alone
- *      ep_*.c      one protocol each: null and floor, frames, socket (tcp, unix), udp, zmq, mpi, via, msg, bip
+ *      ep_*.c      one protocol each: null and floor, frames, socket (tcp, unix), udp, verbs, zmq, mpi, via, msg, bip
  *
  * A measurement has two sides, A (side 0, which holds the clock) and B (side 1). Each side makes the same calls on its
  * own endpoint, and the driver of the two keeps them in step:
@@ -109,6 +109,13 @@ typedef struct {
     bool allocates; /* has an allocator of its own: supports BENCH_MEMORY_VIAKIT */
     bool empty;     /* carries no data: the content of received messages is not compared */
 
+    /* Write this side's address, of at most BENCH_ADDRESS_LEN bytes, which the caller passes to the other side. Its
+     * length, or an error. Or NULL. */
+    int (*address)(bench_ep *ep, unsigned char *address, size_t room);
+
+    /* Connect to the other side, whose address that is. BENCH_DONE or an error. Or NULL. */
+    int (*join)(bench_ep *ep, const unsigned char *address, size_t len);
+
     /* Allocate buffers for messages of plan->len + plan->offset in both directions, in plan->memory, by bench_buffers
      * or bench_buffers_place, and set window. Nothing of an earlier run is outstanding. BENCH_DONE or an error. */
     int (*prepare)(bench_ep *ep, const bench_plan *plan);
@@ -152,6 +159,7 @@ typedef struct {
 #define BENCH_GUARD 64      /* bytes after a message that must stay untouched */
 #define BENCH_GUARD_BYTE 0xA5
 #define BENCH_ERROR_LEN 512
+#define BENCH_ADDRESS_LEN 64
 
 /* Counters that every protocol shares. via adds the NIC's own (viakit.h) under their names. */
 #define BENCH_COUNTERS(X)                                                          \
@@ -332,14 +340,19 @@ static inline uint64_t bench_ticks(void)
  *                ping-pong only
  *      socket    a connected byte stream: TCP or a Unix socket
  *      udp       a connected datagram socket
- *      frames    below
+ *      frames    bare Ethernet frames on an interface, without any protocol: the cost of raw sockets, and the lower
+ *                bound for VIA. Messages of up to 8 MiB; a lost frame is an error
+ *      verbs     an RDMA card by libibverbs alone: the lower bound for VIA on that card
+ *
+ * bench_address and bench_join connect the last two.
  *
  * An endpoint uses those of the options that it needs. The list of names is bench_endpoints in csrc/meson.build. */
 typedef struct {
     int fd; /* a connected socket, or the shared memory; -1: none */
     int side;
     bool polled;
-    const char *device; /* an interface, or the name of a socket's protocol; or NULL */
+    bool rdma_write;    /* verbs: messages are RDMA writes, not sends */
+    const char *device; /* an interface, an RDMA device, or the name of a socket's protocol; or NULL */
 } bench_options;
 
 bench_ep *bench_open(const char *name, const bench_options *options, char *error);
@@ -349,11 +362,9 @@ bench_ep *bench_open(const char *name, const bench_options *options, char *error
     bench_ep *bench_##name##_open(const bench_options *options, char *error); \
     bench_ep *bench_##name##_open(const bench_options *options, char *error)
 
-/* Bare Ethernet frames on an interface, without any protocol: the cost of raw sockets, and the lower bound for VIA.
- * Each side passes its address (6 bytes) to the other before the first run. Messages of up to 8 MiB; a lost frame is an
- * error. options->device is the interface. */
-void bench_frames_address(bench_ep *ep, unsigned char mac[6]);
-void bench_frames_connect(bench_ep *ep, const unsigned char peer[6]);
+/* The operations address and join of the endpoint; an error if it has none. */
+int bench_address(bench_ep *ep, unsigned char *address, size_t room);
+int bench_join(bench_ep *ep, const unsigned char *address, size_t len);
 
 /* A connected ZeroMQ PAIR socket of libzmq, which is already loaded; library is its path. The socket's high-water marks
  * are unlimited and, for blocking, its time-outs BENCH_SLICE_MS. */

@@ -104,6 +104,18 @@ bench_ep *bench_open(const char *name, const bench_options *options, char *error
     return NULL;
 }
 
+int bench_address(bench_ep *ep, unsigned char *address, size_t room)
+{
+    return ep->ops->address ? ep->ops->address(ep, address, room)
+                            : bench_fail(ep, BENCH_ERROR, "%s has no address", ep->ops->name);
+}
+
+int bench_join(bench_ep *ep, const unsigned char *address, size_t len)
+{
+    return ep->ops->join ? ep->ops->join(ep, address, len)
+                         : bench_fail(ep, BENCH_ERROR, "%s is not connected by an address", ep->ops->name);
+}
+
 void bench_close(bench_ep *ep)
 {
     if (!ep)

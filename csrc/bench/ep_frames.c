@@ -294,10 +294,28 @@ static void frames_close(bench_ep *base)
     free(ep->out);
 }
 
+static int frames_address(bench_ep *base, unsigned char *address, size_t room)
+{
+    if (room < sizeof((frames_ep *)base)->mac)
+        return bench_fail(base, BENCH_ERROR, "an Ethernet address needs 6 bytes");
+    memcpy(address, ((frames_ep *)base)->mac, sizeof((frames_ep *)base)->mac);
+    return (int)sizeof((frames_ep *)base)->mac;
+}
+
+static int frames_join(bench_ep *base, const unsigned char *address, size_t len)
+{
+    if (len != sizeof((frames_ep *)base)->mac)
+        return bench_fail(base, BENCH_ERROR, "an Ethernet address has 6 bytes, not %zu", len);
+    make_heads((frames_ep *)base, address);
+    return BENCH_DONE;
+}
+
 static const bench_ops frames_ops = {
     .name = "frames",
     .min_len = 1,
     .max_len = (size_t)8 << 20,
+    .address = frames_address,
+    .join = frames_join,
     .prepare = frames_prepare,
     .send = frames_send,
     .recv = frames_recv,
@@ -404,14 +422,4 @@ BENCH_OPEN(frames)
     size_t segments = (65535 - 20 - 8) / (ep->mtu - IP_UDP);
     ep->piece = (segments < MAX_SEGMENTS ? segments : MAX_SEGMENTS) * (ep->mtu - IP_UDP) - 8;
     return &ep->ep;
-}
-
-void bench_frames_address(bench_ep *base, unsigned char mac[6])
-{
-    memcpy(mac, ((frames_ep *)base)->mac, 6);
-}
-
-void bench_frames_connect(bench_ep *base, const unsigned char peer[6])
-{
-    make_heads((frames_ep *)base, peer);
 }

@@ -38,8 +38,15 @@ struct ib_send_wr {
     struct ib_sge *pieces;
     int n_pieces, opcode;
     uint32_t flags, immediate;
-    struct ib_ah *ah;   /* datagrams: the destination's host, ... */
-    uint32_t qpn, qkey; /* ... its queue pair, and the key of that */
+    union {
+        struct ib_ah *ah; /* datagrams: the destination's host, ... */
+        uint64_t remote;  /* RDMA: the address there, ... */
+    };
+    union {
+        uint32_t qpn;  /* ... its queue pair, ... */
+        uint32_t rkey; /* ... and the key of that memory */
+    };
+    uint32_t qkey; /* ... and the key of the queue pair */
     uint64_t of_other_operations[9];
 };
 
@@ -151,16 +158,38 @@ _Static_assert(offsetof(struct ib_context, command_fd) == 264, "rdma-core's layo
 
 /* Values of rdma-core's enums. */
 enum {
+    IB_QP_RC = 2,
     IB_QP_UD = 4,
+    IB_WRITE_IMMEDIATE = 1,
     IB_SEND = 2,
     IB_SIGNALED = 2,
     IB_INLINE = 8,
     IB_LOCAL_WRITE = 1,
+    IB_REMOTE_WRITE = 2,
+    IB_FLUSHED = 5,           /* statuses of completions: the queue pair had stopped before, ... */
+    IB_RETRIES_EXCEEDED = 12, /* ... the peer did not acknowledge */
     IB_PORT_ACTIVE = 4,
     IB_LAYER_INFINIBAND = 1,
 };
 enum { IB_INIT = 1, IB_RTR = 2, IB_RTS = 3 };
-enum { IB_SET_STATE = 1, IB_SET_PKEY = 16, IB_SET_PORT = 32, IB_SET_QKEY = 64, IB_SET_SEND_PSN = 65536 };
+enum {
+    IB_SET_STATE = 1 << 0,
+    IB_SET_ACCESS = 1 << 3,
+    IB_SET_PKEY = 1 << 4,
+    IB_SET_PORT = 1 << 5,
+    IB_SET_QKEY = 1 << 6,
+    IB_SET_AH = 1 << 7,
+    IB_SET_PATH_MTU = 1 << 8,
+    IB_SET_TIMEOUT = 1 << 9,
+    IB_SET_RETRIES = 1 << 10,
+    IB_SET_RNR_RETRIES = 1 << 11,
+    IB_SET_RECV_PSN = 1 << 12,
+    IB_SET_ATOMICS = 1 << 13,
+    IB_SET_RNR_TIMER = 1 << 15,
+    IB_SET_SEND_PSN = 1 << 16,
+    IB_SET_DEST_ATOMICS = 1 << 17,
+    IB_SET_DESTINATION = 1 << 20,
+};
 
 #define IB_GRH_LEN 40 /* bytes in front of each received datagram */
 

@@ -10,6 +10,7 @@
  * process (udp_address.c). Then come other IPv6 addresses before link-local ones.
  */
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -102,10 +103,26 @@ static int has_interface(struct verbs_port *at, const char *device, const char *
     return 0;
 }
 
+/* Finds the first RDMA device of the kernel. Returns 0 if it has none. */
+static int first_device(char device[VERBS_NAME])
+{
+    DIR *folder = opendir(CLASS);
+    struct dirent *entry;
+    int found = 0;
+    while (folder && !found && (entry = readdir(folder)))
+        if (entry->d_name[0] != '.') {
+            snprintf(device, VERBS_NAME, "%.63s", entry->d_name);
+            found = 1;
+        }
+    if (folder)
+        closedir(folder);
+    return found;
+}
+
 /* Explains which devices exist instead. Returns -ENODEV. */
 static int refuse(const struct ib_library *lib, const char *name, struct ib_device **list, int n)
 {
-    char text[300] = "";
+    char text[300] = "", device[VERBS_NAME];
     for (int i = 0; i < n; i++) {
         struct verbs_port at = {.port = 1};
         size_t used = strlen(text);
@@ -119,6 +136,10 @@ static int refuse(const struct ib_library *lib, const char *name, struct ib_devi
     if (n > 0)
         vk_explain("verbs: '%.64s' is neither an RDMA device of this host nor an interface with one: it has %s", name,
                    text);
+    else if (first_device(device))
+        vk_explain("verbs: '%.64s': libibverbs finds no device, although the kernel has %s: install the drivers' other "
+                   "half, on Debian and Ubuntu by apt-get install ibverbs-providers",
+                   name, device);
     else
         vk_explain("verbs: '%.64s': this host has no RDMA device. Load the driver of its card (ibv_devices lists the "
                    "devices), or make a device in software: modprobe rdma_rxe; rdma link add rxe0 type rxe netdev eth0",

@@ -52,7 +52,7 @@ def missing() -> str:
     if not library_loads():
         return "install it, on Debian and Ubuntu by apt-get install libibverbs1 ibverbs-providers"
     if rdma.ports():
-        return f"it has {rdma.ports()[0].device}|this host has no RDMA device"  # without its driver's library
+        return f"it has {rdma.ports()[0].device}|although the kernel has .*ibverbs-providers"
     return "this host has no RDMA device"
 
 
@@ -61,11 +61,12 @@ def test_a_device_that_does_not_exist():
         via.Nic("verbs:nothing")
 
 
-def test_a_measurement_without_a_card():
-    with pytest.raises(MeasureError, match=r"needs an RDMA card on each side.*--network verbs:DEVICE"):
-        Pair("via-verbs")
-    with pytest.raises(MeasureError, match=f"via-verbs: .*({missing()})"):
-        Pair("via-verbs", options={"interface": "lo"})
+@pytest.mark.parametrize("protocol", ["via-verbs", "verbs", "verbs-write"])
+def test_a_measurement_without_a_card(protocol):
+    with pytest.raises(MeasureError, match=rf"^{protocol} needs an RDMA card on each side.*--network verbs:DEVICE"):
+        Pair(protocol)
+    with pytest.raises(MeasureError, match=f"^{protocol}: .*({missing()})"):
+        Pair(protocol, options={"interface": "lo"})
 
 
 def test_ports_of_devices(tmp_path):

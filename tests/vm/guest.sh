@@ -16,5 +16,7 @@ for path in /sys/class/net/*; do
 done
 mkdir -p /run/sshd
 /usr/sbin/sshd -f "$vk_share/sshd_config" -E /dev/console
+# sshd returns before it listens (0A: the state of a listening socket), and a connection before that would be refused.
+until grep -q '^ *[0-9]*: 00000000:0016 00000000:0000 0A' /proc/net/tcp; do sleep 0.05; done
 echo "vm: $vk_name is ready" >/dev/console
 while sleep 1000; do :; done

@@ -70,6 +70,19 @@ def test_a_sweep(rxe, tmp_path):
     assert all(frames_of_card(machine) > n + 10 for machine, n in zip(rxe, before, strict=True))
 
 
+def test_the_card_alone(rxe, tmp_path):
+    """Sends and RDMA writes of the card by libibverbs alone are validated, polled and blocking, beside VIA on it."""
+    file = tmp_path / "sweep.json"
+    words = ["--hosts", HOSTS, "--network", "verbs:virtio", "--sizes", "0,64,20K", "--seconds", "2", "--validate"]
+    for wait, protocols in (("poll", ["verbs", "verbs-write", "via-verbs"]), ("block", ["verbs", "verbs-write"])):
+        done = viakit("sweep", *protocols, *words, "--wait", wait, "--json", file)
+        assert done.returncode == 0, done.stderr
+        document = json.loads(file.read_text())
+        assert document["validated"]
+        assert [one["protocol"] for one in document["series"]] == protocols
+        assert {len(one["points"]) for one in document["series"]} == {3}
+
+
 def test_connecting_over_a_long_way(rxe):
     """A frame that has arrived precedes a timer: replies are not missed where a round trip takes 10 ms and more."""
     for machine in rxe:

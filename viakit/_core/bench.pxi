@@ -86,7 +86,7 @@ cdef class BenchEndpoint:
     # ---------------------------------------------------------------- creation
 
     @staticmethod
-    def open(str name, bint polled=True, int side=0, int fd=-1, str device="", keep=None):
+    def open(str name, bint polled=True, int side=0, int fd=-1, str device="", keep=None, bint rdma_write=False):
         """Create endpoint *name* of csrc/bench/ep_NAME.c.
 
         Parameters
@@ -94,13 +94,15 @@ cdef class BenchEndpoint:
         name
             ``"null"`` does nothing. ``"floor"`` passes a cache line each way in the memory of *fd*, at least 4096
             bytes. ``"socket"`` and ``"udp"`` use the connected socket *keep* (``socket.socket``). ``"frames"`` sends
-            bare Ethernet frames on an interface; `frames_connect` connects it.
+            bare Ethernet frames on an interface, ``"verbs"`` messages of an RDMA card; `join` connects these two.
         side
             0 or 1.
         device
-            Interface, or the name of the protocol of a stream socket.
+            Interface, RDMA device, or the name of the protocol of a stream socket.
         keep
             Object that the endpoint uses. Its descriptor is the default for *fd*.
+        rdma_write
+            For ``"verbs"``: messages are RDMA writes with immediate data, and not sends.
         """
         cdef char error[BENCH_ERROR_LEN]
         cdef bytes text = name.encode(), where = device.encode()
@@ -108,20 +110,23 @@ cdef class BenchEndpoint:
         options.fd = keep.fileno() if keep is not None and fd < 0 else fd
         options.side = side
         options.polled = polled
+        options.rdma_write = rdma_write
         options.device = where
         return BenchEndpoint._wrap(bench_open(text, &options, error), error, (keep, where))
 
-    def frames_address(self):
-        """Return the interface's address, 6 bytes."""
-        cdef unsigned char mac[6]
-        bench_frames_address(self._ep, mac)
-        return bytes(mac[:6])
+    def address(self):
+        """Return the bytes that the other side needs for :meth:`join`: of frames, the interface's address."""
+        cdef unsigned char address[BENCH_ADDRESS_LEN]
+        cdef int n = bench_address(self._open(), address, BENCH_ADDRESS_LEN)
+        if n < 0:
+            raise self._failed(n)
+        return address[:n]
 
-    def frames_connect(self, bytes peer):
-        """Set the destination of all frames: the host with address *peer*, 6 bytes."""
-        if len(peer) != 6:
-            raise ValueError(f"an Ethernet address has 6 bytes, not {len(peer)}")
-        bench_frames_connect(self._ep, <const unsigned char *><char *>peer)
+    def join(self, bytes peer):
+        """Connect to the other side, whose address that is."""
+        cdef int code = bench_join(self._open(), <const unsigned char *><char *>peer, len(peer))
+        if code < 0:
+            raise self._failed(code)
 
     @staticmethod
     def zmq(sock, str library, bint polled):

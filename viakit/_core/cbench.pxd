@@ -13,6 +13,7 @@ cdef extern from "bench/bench.h" nogil:
         BENCH_MISMATCH
         BENCH_GONE
         BENCH_ERROR_LEN
+        BENCH_ADDRESS_LEN
         BENCH_N_COUNTERS
 
     ctypedef enum bench_mode:
@@ -102,11 +103,12 @@ cdef extern from "bench/bench.h" nogil:
         int fd
         int side
         bint polled
+        bint rdma_write
         const char *device
 
     bench_ep *bench_open(const char *name, const bench_options *options, char *error)
-    void bench_frames_address(bench_ep *ep, unsigned char *mac)
-    void bench_frames_connect(bench_ep *ep, const unsigned char *peer)
+    int bench_address(bench_ep *ep, unsigned char *address, size_t room)
+    int bench_join(bench_ep *ep, const unsigned char *address, size_t len)
     bench_ep *bench_zmq_open(void *socket, const char *library, bint polled, char *error)
     bench_ep *bench_mpi_open(const char *library, uintptr_t comm, uintptr_t byte_type, int peer, char *error)
     bench_ep *bench_via_open(const bench_via_options *options, char *error)

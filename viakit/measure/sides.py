@@ -300,17 +300,44 @@ class FramesSide(Side):
         except RuntimeError as error:
             reason = "refused" if "CAP_NET_RAW" in str(error) else "error"
             raise MeasureError(f"frames: {error}. Remedy: --hosts testbed", reason) from None
-        return {"address": self.endpoint.frames_address().hex()}
+        return {"address": self.endpoint.address().hex()}
 
     def connect(self, peer: dict[str, Any], deadline: float) -> None:
         """Set the peer's address."""
-        self.endpoint.frames_connect(bytes.fromhex(peer["address"]))
+        self.endpoint.join(bytes.fromhex(peer["address"]))
 
     def describe(self) -> dict[str, Any]:
         """Return the transport of the frames, and the interface."""
         return {
             "library": f"Linux {os.uname().release}",
             "transport": "packet sockets: EtherType 0x88B6 up to the MTU, above it super-frames of UDP segments",
+            **interface_facts(self.request["interface"]),
+        }
+
+
+class VerbsSide(Side):
+    """Side of an RDMA card by libibverbs alone. The sides exchange the addresses of their queue pairs."""
+
+    def open(self) -> dict[str, Any]:
+        """Make the queue pair."""
+        super().open()
+        write = self.protocol == "verbs-write"
+        try:
+            self.endpoint = self.c_endpoint("verbs", device=self.request["interface"], rdma_write=write)
+        except RuntimeError as error:
+            raise MeasureError(f"{self.protocol}: {error}", "missing") from None
+        return {"address": self.endpoint.address().hex()}
+
+    def connect(self, peer: dict[str, Any], deadline: float) -> None:
+        """Connect both queue pairs."""
+        self.endpoint.join(bytes.fromhex(peer["address"]))
+
+    def describe(self) -> dict[str, Any]:
+        """Return the library, the service, and the interface."""
+        what = "RDMA writes with immediate data" if self.protocol == "verbs-write" else "sends"
+        return {
+            "library": os.path.basename(library_in_process(r"^libibverbs\.so") or "libibverbs"),
+            "transport": f"RoCE v2, reliable connected queue pair: {what}",
             **interface_facts(self.request["interface"]),
         }
 
