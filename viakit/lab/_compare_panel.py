@@ -17,6 +17,7 @@ from viakit.measure import endpoints, interactive, plot, table
 from viakit.measure.ladder import format_size
 from viakit.measure.look import Look
 from viakit.measure.result import ResultError, conditions
+from viakit.remote import rdma
 
 if TYPE_CHECKING:
     from viakit.lab._compare import Compare
@@ -65,7 +66,10 @@ class ComparePanel(Panel):
 
     def _controls(self) -> Any:
         config = self.experiment.config
-        names = [name for name in endpoints.protocols() if name not in ("floor", "null")]
+        left_out = {"floor", "null"}
+        if not rdma.ports():
+            left_out |= {name for name, one in endpoints.protocols().items() if "RDMA" in one.needs}
+        names = [name for name in endpoints.protocols() if name not in left_out]
         names += [f"msg-{_core.policy_channel(name)}:{name}" for name in _core.policies()]
         self.protocols = widgets.SelectMultiple(
             options=names, value=[one for one in config.protocols if one in names], rows=8, layout=SMALL
