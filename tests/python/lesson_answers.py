@@ -13,6 +13,35 @@ def send_two(client, server, memory):
     return [b"one"]
 """
 
+DISSEMINATION = """
+def barrier():
+    step = 1
+    while step < size:
+        comm.sendrecv(None, dest=(rank + step) % size, source=(rank - step) % size)
+        step *= 2
+"""
+
+EARLY = """
+def barrier():                         # four messages, but rank 2 waits for none of the others
+    if rank == 2:
+        comm.send(None, dest=0)
+        comm.send(None, dest=0)
+        return
+    comm.sendrecv(None, dest=1 - rank, source=1 - rank)
+    if rank == 0:
+        comm.recv(source=2)
+        comm.recv(source=2)
+"""
+
+SERIAL = """
+def together(n, steps):                # each rank computes the whole bar
+    bar = np.zeros(n + 2)
+    bar[0] = 100.0
+    for _ in range(steps):
+        bar[1:-1] = (bar[:-2] + bar[2:]) / 2
+    return bar[1 + rank * n // size :][: n // size]
+"""
+
 SHIFT = "def shift(win, value):\n    {}"
 BACK = "win.Fence()\n    win.Put(value, (rank - 1) % size)\n    win.Fence()"
 
@@ -66,6 +95,7 @@ REFUSED = {
         ],
         2: [
             ("copies_short, copies_long = 0, 0", "too small"),
+            ("copies_short, copies_long = 2, 1", "header of 24 bytes"),
             (
                 "copies_short, copies_long = lessons.per_message(result, 'bip-shm', 'bytes_copied', 64) / 64, 9",
                 "copies_long = 9",
@@ -88,7 +118,12 @@ REFUSED = {
             ("messages_of_8, steps_of_6 = 0, 0", "too small"),
         ],
         2: [
-            ("answer = 'def barrier():\\n    pass'", "does not hold"),
+            ("answer = 'def barrier():\\n    pass'", "send 0 messages"),
+            ("answer = 'def barrier():\\n    time.sleep(0.2)'", "send 0 messages"),
+            ("answer = 'def barrier():\\n    comm.allgather(rank)'", "uses comm.allgather"),
+            ("answer = 'def barrier():\\n    comm.allreduce(1)'", "uses comm.allreduce"),
+            (f"answer = {DISSEMINATION!r}", "as dissemination does"),
+            (f"answer = {EARLY!r}", "does not hold"),
             ("answer = 'def barrier():\\n    comm.Barrier()'", "it calls Barrier()"),
             ("answer = 'pass'", "does not define barrier()"),
         ],
@@ -104,6 +139,7 @@ REFUSED = {
             ("mended = 'def together(n, steps):\\n    return np.zeros(n // size)'", "differs"),
             ("mended = 'def together(n, steps):\\n    return alone(n, steps)'", "not call alone()"),
             ("mended = '0'", "does not define together"),
+            (f"mended = {SERIAL!r}", "a rank sent 0 messages"),
         ],
     },
     8: {

@@ -11,7 +11,31 @@ from viakit import via
 from viakit.lab import lessons
 from viakit.lab.tutor import Names, Wrong
 
-__all__ = ["command", "connected", "counter", "on_ranks"]
+__all__ = ["COUNTED", "command", "connected", "counter", "on_ranks"]
+
+#: Source for :func:`on_ranks`: `comm` counts what the answer sends, refuses collectives; `_comm` is the whole one.
+COUNTED = """
+class _Counted:
+    def __init__(self, comm):
+        self.comm, self.sent = comm, 0
+
+    def __getattr__(self, name):
+        found, kind = getattr(self.comm, name), name.lower()
+        if kind in ("rank", "size", "get_rank", "get_size", "recv", "irecv", "probe", "iprobe"):
+            return found
+        if kind not in ("send", "isend", "ssend", "issend", "sendrecv", "sendrecv_replace"):
+            raise RuntimeError(f"your text uses comm.{name}; expected only comm.send, comm.recv and comm.sendrecv, "
+                               "or their forms for arrays")
+
+        def counted(*args, **kw):
+            self.sent += 1
+            return found(*args, **kw)
+
+        return counted
+
+
+_comm, comm = comm, _Counted(comm)
+"""
 
 
 def counter(result: Any, protocol: str, name: str, nbytes: int | None = None) -> float:

@@ -40,8 +40,10 @@ def _best(names: Names) -> str:
 def _copies(names: Names) -> str:
     for answer, nbytes in (("copies_short", 64), ("copies_long", 1 << 20)):
         expected = counter(names.result, "bip-shm", "bytes_copied", nbytes) / nbytes
-        close_to(names, answer, expected, 0.1, f"The last column above, {nbytes} bytes")
+        advice = f"The last column above, {nbytes} bytes; BIP's header of 24 bytes is copied with each short message"
+        close_to(names, answer, expected, 0.1, advice)
     return (
+        "A short message is copied twice, into a ring and out of it, with a header of 24 bytes: 2 · (64 + 24) / 64. "
         "A long message is copied once: two processes have separate memories, so the bytes must be copied from one to "
         "the other. No zero copy exists there."
     )
@@ -69,7 +71,11 @@ def best(n):
     Exercise(
         ("copies_short", "copies_long"),
         _copies,
-        ("The table above has the copies of each byte.", "The counter is bytes_copied; divide it by the size."),
+        (
+            "The table above has the copies of each byte.",
+            "The counter is bytes_copied; divide it by the size.",
+            "Headers are copied, too.",
+        ),
         "copies_short, copies_long = (\n"
         "    lessons.per_message(result, 'bip-shm', 'bytes_copied', n) / n for n in (64, 1 << 20))",
     ),

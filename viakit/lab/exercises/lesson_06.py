@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import re
 
-from viakit.lab.exercises.common import on_ranks
+from viakit.lab.exercises.common import COUNTED, on_ranks
 from viakit.lab.tutor import Exercise, Names, Wrong, close_to, number_of, text_of
 
 __all__ = ["EXERCISES"]
 
-_TRY = """
+_TRY = f"""
 import time
+{COUNTED}
 ANSWER
 holds = []
 for last in range(size):
@@ -19,9 +21,12 @@ for last in range(size):
     came = time.monotonic()
     barrier()
     left = time.monotonic()
-    holds.append(min(comm.allgather(left)) >= max(comm.allgather(came)))
-all(holds)
+    holds.append(min(_comm.allgather(left)) >= max(_comm.allgather(came)))
+comm, _sent = _comm, comm.sent
+all(holds), _sent
 """
+_RANKS = 3  # the number that fails without partners for all
+_MESSAGES = 4  # of the paper's barrier with 3 ranks; no barrier needs fewer: 2 (n - 1)
 
 
 def _count(names: Names) -> str:
@@ -38,10 +43,15 @@ def _barrier(names: Names) -> str:
         raise Wrong(f"it calls {found[0]}: write it with comm.sendrecv, comm.send and comm.recv")
     if "def barrier" not in text:
         raise Wrong("the text does not define barrier()")
-    held = on_ranks(3, names, "answer", _TRY)
-    if held != ["True"] * 3:
+    found = [ast.literal_eval(one) for one in on_ranks(_RANKS, names, "answer", _TRY)]
+    sent = sum(n for _, n in found) / _RANKS  # as many barriers as ranks: each rank comes last once
+    if sent < _MESSAGES:
+        raise Wrong(f"its ranks send {sent:g} messages; a signal from each of 3 ranks to each other needs 4")
+    if not all(holds for holds, _ in found):
         raise Wrong("it does not hold: a rank left before the last had arrived")
-    return "It holds, whichever rank comes last."
+    if sent > _MESSAGES:
+        raise Wrong(f"its ranks send {sent:g} messages, as dissemination does with 6; the paper's barrier sends 4")
+    return "It holds, whichever rank comes last, with 4 messages."
 
 
 def _factor(names: Names) -> str:
