@@ -9,7 +9,7 @@ import sys
 
 import needs
 
-TURNS = 2000
+TURNS = 500  # each takes milliseconds where other programs have the cores
 PLAYER = """
 import json, sys
 from viakit import via
