@@ -30,7 +30,7 @@ CHECKOUT = TESTS.parent
 IN_CI = os.environ.get("CI") == "true"
 SEED = int(os.environ.get("VIAKIT_SEED", "0")) or random.SystemRandom().randrange(1, 2**31)
 RUN = uuid.uuid4().hex
-GRACE_S = float(os.environ.get("VIAKIT_TEST_GRACE_S", "5"))  # time limit for processes and files to disappear
+GRACE_S = float(os.environ.get("VIAKIT_TEST_GRACE_S", "30"))  # time limit for processes and files to disappear
 
 
 # ---------------------------------------------------------------- the session
