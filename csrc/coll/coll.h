@@ -342,6 +342,13 @@ typedef enum {
     COLL_N_OPS
 } coll_op;
 
+/* Combining without a group (combine.c). Any thread; nothing blocks. */
+size_t coll_type_size(coll_type type);
+/* Whether MPI defines the operation for elements of this type. */
+int coll_combines(coll_type type, coll_op op);
+/* to[i] = low[i] op high[i]; `to` may be either of them. The pair must be one that coll_combines accepts. */
+void coll_combine(coll_type type, coll_op op, size_t count, const void *low, const void *high, void *to);
+
 /* Broadcast len bytes of the root to all ranks. */
 int coll_bcast(coll *group, int algorithm, void *buf, size_t len, int root);
 /* Reduce to the root. out: on the root only; may be NULL elsewhere. in NULL on the root: its operand is in out. */

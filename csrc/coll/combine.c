@@ -105,7 +105,6 @@ int coll_combines(coll_type type, coll_op op)
     return (unsigned)type < COLL_N_TYPES && (unsigned)op < COLL_N_OPS && table[type][op] != NULL;
 }
 
-/* The pair must be one that coll_combines accepts. */
 void coll_combine(coll_type type, coll_op op, size_t count, const void *low, const void *high, void *to)
 {
     table[type][op](count, low, high, to);

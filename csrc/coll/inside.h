@@ -310,13 +310,6 @@ void coll_slots_free(coll *c);            /* frees the bookkeeping. */
 /* The word of the rank's next slot here, or 0 if no data has been written there that was not received yet. */
 uint64_t coll_slots_next(const coll *c, int rank);
 
-/* ---------------------------------------------------------------- combine.c */
-
-size_t coll_type_size(coll_type type);
-int coll_combines(coll_type type, coll_op op);
-/* to[i] = low[i] op high[i]; `to` may be either of them. */
-void coll_combine(coll_type type, coll_op op, size_t count, const void *low, const void *high, void *to);
-
 /* ---------------------------------------------------------------- data.c, flat.c, collective.c: algorithms
  *
  * The members of an exchange, numbered from 0: all ranks of the group, or one of each node. `plan`: record the steps

@@ -151,6 +151,7 @@ CALLS = {
     "objects": "comm.gather(rank), comm.scatter([1, 2, 3])",
     "all objects": "comm.allgather(rank)",
     "non-blocking": "comm.Iallreduce(big, out).Wait()",
+    "vector": "comm.Alltoallv([big, [20000] * 3], [out, [20000] * 3])",
 }
 
 

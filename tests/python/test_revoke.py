@@ -26,6 +26,7 @@ WAITS = {
     "Bcast": "one.Bcast(np.zeros(4), 0)",
     "Allreduce": "one.Allreduce(np.ones(4), np.zeros(4))",
     "allgather": "one.allgather(rank)",
+    "Allgatherv": "one.Allgatherv(np.zeros(4), [np.zeros(12), [4, 4, 4]])",
     "Ibarrier": "one.Ibarrier().Wait()",
     "Dup": "one.Dup()",
 }

@@ -42,11 +42,16 @@ cdef extern from "coll/coll.h" nogil:
         COLL_GIVE_UP_NUMBERS
         COLL_REASON_LEN
         COLL_NOTE_MESSAGES
+        COLL_BCAST
+        COLL_ALLREDUCE
+        COLL_ALLGATHER
         COLL_STEP_EXCHANGE
         COLL_STEP_COMBINE
         COLL_SCATTER
         COLL_STEP_SIGNAL
         COLL_BY_MESSAGE
+    int coll_combines(int type, int op)
+    void coll_combine(int type, int op, size_t count, const void *low, const void *high, void *to)
     int coll_create_with(msg_world *world, const int *ranks, int n, int context, const coll_options *options,
                          coll **group)
     void coll_set_number(coll *group, uint64_t number)

@@ -38,7 +38,7 @@ cdef int _set_length(Pinned heads, int i, uint64_t n) except -1:
     return 0
 
 
-cdef class DirectComm(RootedComm):
+cdef class DirectComm(PlannedComm):
     """Collectives of objects, without the general path's cost."""
 
     cdef Direct _direct_objects(self, str name, object root):
@@ -76,10 +76,10 @@ cdef class DirectComm(RootedComm):
     cdef int _spread(self, Direct d, Pinned data) except -1:
         """Broadcast the root's bytes: short ones by a tree as one unit, long ones by the algorithm for long data."""
         cdef Py_ssize_t n = data.view.len
-        if n < collective_long_from("bcast", self._size):
-            self._play(d, data, n, _rounds("bcast", False, self._size, self._rank, d.root, 1, ALL_AT_ONCE))
+        if <size_t>n < coll_long_from(COLL_BCAST, self._size):
+            self._play(d, _units(data, n), _rounds("bcast", False, self._size, self._rank, d.root, 1, ALL_AT_ONCE))
         else:
-            self._play(d, data, 1, _rounds("bcast", True, self._size, self._rank, d.root, n, ALL_AT_ONCE))
+            self._play(d, _units(data, 1), _rounds("bcast", True, self._size, self._rank, d.root, n, ALL_AT_ONCE))
         return 0
 
     cdef object _spread_pickle(self, Direct d, object data):
@@ -185,7 +185,7 @@ cdef class DirectComm(RootedComm):
             self._refuse_direct(d, problem)
             raise
 
-    # ------------------------------------------------------------ allgather, allreduce
+    # ------------------------------------------------------------ allgather, alltoall, allreduce
 
     cdef list _all_pickles(self, Direct d, object data):
         """Gather the pickles of all ranks: the lengths by Bruck's algorithm, the pickles by a ring."""
@@ -193,7 +193,7 @@ cdef class DirectComm(RootedComm):
         cdef Pinned heads = _pin(bytearray(2 * n * HEAD))
         cdef list parts
         _set_length(heads, self._rank, len(data))
-        self._play(d, heads, HEAD, _rounds("allgather", False, n, self._rank, 0, 1, ALL_AT_ONCE))
+        self._play(d, _units(heads, HEAD), _rounds("allgather", False, n, self._rank, 0, 1, ALL_AT_ONCE))
         parts = [data if i == self._rank else bytearray(_length(heads, i)) for i in range(n)]
         for now in _rounds("allgather", True, n, self._rank, 0, 1, ALL_AT_ONCE):
             for kind, to, source, out, _, into, _, _ in now:
@@ -227,6 +227,48 @@ cdef class DirectComm(RootedComm):
             self._count(d)
             data = _dumped(sendobj)
             return [_restored(one) for one in self._all_pickles(d, data)]
+        except BaseException as problem:
+            self._refuse_direct(d, problem)
+            raise
+
+    cdef list _swapped_pickles(self, Direct d, list pickles):
+        """Send each rank its pickle, and return those received: all lengths first."""
+        cdef int n = self._size, i
+        cdef Pinned sent = _pin(bytearray(n * HEAD)), heads = _pin(bytearray(n * HEAD))
+        cdef list pinned = [_pin(one) for one in pickles], into = list(pickles)
+        for i in range(n):
+            _set_length(sent, i, (<Pinned>pinned[i]).view.len)
+            if i != self._rank:
+                self._message(d, heads, HEAD * i, HEAD, i, True)
+        for i in range(n):
+            if i != self._rank:
+                self._message(d, sent, HEAD * i, HEAD, i, False)
+        self._await(d)
+        for i in range(n):
+            if i != self._rank:
+                into[i] = bytearray(_length(heads, i))
+                self._message(d, _pin(into[i]), 0, len(into[i]), i, True)
+        for i in range(n):
+            if i != self._rank:
+                self._message(d, pinned[i], 0, (<Pinned>pinned[i]).view.len, i, False)
+        self._await(d)
+        return into
+
+    def alltoall(self, sendobj):
+        """Send one item to each rank, and return the list of items received, in the order of ranks.
+
+        Parameters
+        ----------
+        sendobj : sequence or None
+            One item for each rank; None sends None to each.
+        """
+        cdef Direct d = self._direct_objects("alltoall(object)", 0)
+        if d is None or type(sendobj) not in (list, tuple) or len(sendobj) != self._size:
+            return self._alltoall_any(sendobj)
+        try:
+            self._count(d)
+            pickles = [_dumped(item) for item in sendobj]
+            return [_restored(one) for one in self._swapped_pickles(d, pickles)]
         except BaseException as problem:
             self._refuse_direct(d, problem)
             raise

@@ -13,57 +13,39 @@ cdef enum:
     COLLECTIVE_PART = 1     # context of the messages: _PART of viakit/comm/step.py
     CHECK_MS = 50           # wait between two checks: _LOOK_S of viakit/comm/schedule.py
     SHORT_TREE = 8192       # bytes of one rank up to which a tree is used: _SHORT_TREE of viakit/comm/collective.py
-    EXCHANGE = 0            # kind of a step of an algorithm; the other one here is a copy
-
-cdef extern from "Python.h":
-    long PyLong_AsLongAndOverflow(object number, int *overflow) except? -1
+    EXCHANGE = 0            # kinds of a step of a plan; the third copies
+    COMBINE = 1
 
 cdef object _rounds = None          # viakit.comm.collective: the messages of an algorithm
 cdef object _tree = None            # ... and those of a gather or scatter by a tree
+cdef object _plans = None           # the module, with the plans of planned.pxi
 cdef list _kinds = []               # names of collectives by their numbers in tags
+cdef dict _kind_numbers = {}        # the numbers by names
+cdef dict _op_numbers = {}          # numbers of operations in tags by their names; others have 0
 
 
-def set_collective_kinds(rounds, tree, list kinds):
-    """Set the functions that return the messages of algorithms, and the names of collectives in the order of tags.
+def set_collective_kinds(plans, list kinds, dict op_numbers):
+    """Set the module of plans, the names of collectives in the order of tags, and the numbers of operations in tags.
 
     :mod:`viakit.comm` calls it once.
     """
-    global _rounds, _tree, _kinds
-    _rounds, _tree, _kinds = rounds, tree, kinds
-
-
-cdef class Pinned:
-    """A buffer that stays exported as long as a message uses a part of it."""
-
-    cdef Py_buffer view
-    cdef bint held
-
-    def __dealloc__(self):
-        if self.held:
-            PyBuffer_Release(&self.view)
-
-
-cdef Pinned _pin_message(object buf, int flags, Py_ssize_t blocks):
-    """Pin a plain argument of a collective. Return None for another one, which the general path interprets."""
-    cdef Pinned pinned = Pinned.__new__(Pinned)
-    pinned.held = _is_message(buf, &pinned.view, flags, blocks)
-    return pinned if pinned.held else None
-
-
-cdef Pinned _pin(object buf):
-    """Pin a contiguous buffer of bytes."""
-    cdef Pinned pinned = Pinned.__new__(Pinned)
-    PyObject_GetBuffer(buf, &pinned.view, PyBUF_ANY_CONTIGUOUS)
-    pinned.held = True
-    return pinned
+    global _rounds, _tree, _plans, _kinds, _kind_numbers, _op_numbers
+    _rounds, _tree, _plans, _kinds, _op_numbers = plans.rounds, plans.tree, plans, kinds, op_numbers
+    _kind_numbers = {kind: number for number, kind in enumerate(kinds)}
 
 
 cdef class Direct:
     """One collective on the short path."""
 
-    cdef int kind, root, tag
+    cdef int kind, root, tag        # root: low bits of the tag; of reductions to all ranks, the operation's number
+    cdef bint counted
     cdef long long before           # number of collectives before it
     cdef list messages              # of the current round
+    cdef Places places              # units of the plan
+    cdef object rounds              # the plan
+    cdef int element, op            # of its combinations: numbers in csrc/coll
+    cdef Places target              # for units from `taken` on, when the plan has been performed; None: nothing to copy
+    cdef int taken, n_taken
 
 
 cdef class RootedComm(CollectiveComm):
@@ -85,13 +67,14 @@ cdef class RootedComm(CollectiveComm):
     cdef Direct _direct(self, str name, int root):
         """Return a collective that is not counted yet."""
         cdef Direct d = Direct.__new__(Direct)
-        d.kind, d.root, d.before, d.messages = _kinds.index(name), root, self._s.n_collectives, []
+        d.kind, d.root, d.before, d.messages = _kind_numbers[name], root, self._s.n_collectives, []
         return d
 
     cdef int _count(self, Direct d) except -1:
         """Count a collective. Objects are pickled later, because that may call other collectives."""
         cdef long long number = d.before + 1
         self._s.n_collectives = number
+        d.counted = True
         if not number & 1023:
             _words.sweep(self, number)
         d.tag = <int>((number & 0xFFFF) << 14 | d.kind << 8 | d.root & 0xFF)
@@ -132,23 +115,45 @@ cdef class RootedComm(CollectiveComm):
         if self._s.freed or self.world.closed:
             return 0
         self._s.n_collectives = max(self._s.n_collectives, d.before + 1)
+        if not d.counted:  # its tag may not be complete
+            _words.give_up(self, d.before + 1, problem)
+            return 0
         _words.Step.resume(self, d.kind, d.root, d.before + 1, d.messages).give_up(problem)
         return 0
 
-    cdef int _play(self, Direct d, Pinned data, Py_ssize_t unit, object rounds) except -1:
-        """Perform an algorithm of exchanges and copies on *data*, which holds units of *unit* bytes."""
+    cdef int _exchange_units(self, Direct d, Places places, Py_ssize_t at, Py_ssize_t n, int peer,
+                             bint receives) except -1:
+        """Start to send units to a rank, or to receive them from it."""
+        cdef Places holder = _holder(places, &at)
+        return self._message(d, holder.pinned, _offset(holder, at), _extent(holder, at, n), peer, receives)
+
+    cdef int _combine_units(self, Direct d, Places places, Py_ssize_t low, Py_ssize_t high, Py_ssize_t n,
+                            Py_ssize_t result) except -1:
+        """Write *n* units at *low*, combined with those at *high*, to *result*."""
+        cdef Places a = _holder(places, &low), b = _holder(places, &high), to = _holder(places, &result)
+        cdef size_t count = <size_t>(_extent(a, low, n) // _kind_sizes[d.element])
+        cdef char *left = _address(a, low)
+        cdef char *right = _address(b, high)
+        cdef char *target = _address(to, result)
+        with nogil:
+            coll_combine(d.element, d.op, count, left, right, target)
+        return 0
+
+    cdef int _play(self, Direct d, Places places, object rounds) except -1:
+        """Perform a plan."""
         cdef int kind, to, source
         cdef Py_ssize_t out, out_n, into, in_n, result
-        cdef char *place = <char *>data.view.buf
         for now in rounds:
             for kind, to, source, out, out_n, into, in_n, result in now:
-                if kind != EXCHANGE:
-                    memmove(place + result * unit, place + out * unit, out_n * unit)
+                if kind == COMBINE:
+                    self._combine_units(d, places, out, into, out_n, result)
+                elif kind != EXCHANGE:
+                    _copy_units(places, out, places, result, out_n)
                 elif source >= 0:
-                    self._message(d, data, into * unit, in_n * unit, source, True)
+                    self._exchange_units(d, places, into, in_n, source, True)
             for kind, to, source, out, out_n, into, in_n, result in now:
                 if kind == EXCHANGE and to >= 0:
-                    self._message(d, data, out * unit, out_n * unit, to, False)
+                    self._exchange_units(d, places, out, out_n, to, False)
             self._await(d)
         return 0
 
@@ -165,7 +170,7 @@ cdef class RootedComm(CollectiveComm):
             have = _pin(bytearray(each * self._size))
             place = <char *>have.view.buf
             memcpy(place + (self._rank - root + self._size) % self._size * each, mine.view.buf, each)
-            self._play(d, have, each, _tree(True, self._size, self._rank, root))
+            self._play(d, _units(have, each), _tree(True, self._size, self._rank, root))
             for i in range(self._size if into is not None else 0):
                 memcpy(<char *>into.view.buf + i * each, place + (i - root + self._size) % self._size * each, each)
             return 0
@@ -228,7 +233,7 @@ cdef class RootedComm(CollectiveComm):
             place = <char *>have.view.buf
             for i in range(self._size if out is not None else 0):
                 memcpy(place + (i - root + self._size) % self._size * each, <char *>out.view.buf + i * each, each)
-            self._play(d, have, each, _tree(False, self._size, self._rank, root))
+            self._play(d, _units(have, each), _tree(False, self._size, self._rank, root))
             memcpy(mine.view.buf, place + (self._rank - root + self._size) % self._size * each, each)
             return 0
         if out is None:

@@ -304,7 +304,7 @@ def vector(spec, bint writable, Py_ssize_t ranks):
     cdef Py_ssize_t *numbers
     cdef list parts = []
     buffer, counts, displacements, kind = _take_apart(spec)
-    if isinstance(counts, tuple) and len(counts) == 2:
+    if isinstance(counts, tuple) and len(counts) == 2 and len(spec) < 4:
         counts, displacements = counts
     bottom = buffer is _rare.BOTTOM
     memory, datatype = _memory_and_type(None if bottom else buffer, kind, writable)

@@ -27,7 +27,8 @@ from viakit.comm.step import Step
 
 _SHORT_TREE = 8192  # bytes of one rank up to which gather and scatter use a tree
 _IN_TRANSIT = 4 << 20  # bytes of a rank's messages that are under way at once in an alltoall
-_EXCHANGE, _COMBINE = 0, 1  # kinds of steps; the third copies
+_EXCHANGE, _COMBINE, _COPY = 0, 1, 2  # kinds of steps
+_NO_RANK = -3  # in a step without a message to or from a rank
 
 Combine = Callable[[np.ndarray, np.ndarray], np.ndarray]
 PlanStep = tuple[int, int, int, int, int, int, int, int]  # struct coll_step in csrc/coll/coll.h
@@ -118,6 +119,69 @@ def tree(gathers: bool, n: int, me: int, root: int) -> Rounds:
     return _mirrored(down) if gathers else down
 
 
+@lru_cache(maxsize=256)
+def star(gathers: bool, n: int, me: int, root: int) -> Rounds:
+    """Return the messages of a gather directly to the root, or of the opposite scatter.
+
+    Units are the parts of all ranks on the root, and on other ranks their own part.
+    """
+    if me != root:
+        plan: Rounds = ([(_EXCHANGE, root, _NO_RANK, 0, 1, 0, 0, 0)],)
+    else:
+        others = [(_EXCHANGE, _NO_RANK, i, 0, 0, i, 1, 0) for i in range(n) if i != root]
+        plan = (others,) if others else ()
+    return plan if gathers else _mirrored(plan)
+
+
+def at_once(n: int, each: int) -> int:
+    """Return how many partners of an alltoall exchange parts of *each* bytes at once.
+
+    Few or short messages: all. Many long messages: fewer, to bound the memory in transit.
+    """
+    return max(1, min(n, _IN_TRANSIT // max(each, 1)))
+
+
+@lru_cache(maxsize=256)
+def pairwise(n: int, me: int, at_once: int) -> Rounds:
+    """Return the messages of a pairwise alltoall. Units are n outgoing parts, then n incoming ones."""
+    plan = rounds("alltoall", True, n, me, 0, 1, at_once)
+    return tuple(steps for steps in plan if steps[0][0] == _EXCHANGE)  # without this rank's part for itself
+
+
+@lru_cache(maxsize=256)
+def everyone(n: int, me: int) -> Rounds:
+    """Return the plan of a reduction in parts: receive this rank's part of all ranks, and combine in their order.
+
+    Units are n outgoing parts, then n incoming ones, among them this rank's own. The result is the first incoming one.
+    """
+    messages = [(_EXCHANGE, i, i, i, 1, n + i, 1, 0) for i in range(n) if i != me]
+    fold = [[(_COMBINE, _NO_RANK, _NO_RANK, n, 1, n + i, 1, n)] for i in range(1, n)]
+    return (messages, *fold) if messages else ()
+
+
+@lru_cache(maxsize=256)
+def prefix(n: int, me: int) -> Rounds:
+    """Return the plan of a prefix by recursive doubling: after round k a rank has combined the last 2^(k+1) ranks.
+
+    Unit 0: the operand, later the inclusive prefix. 1: the exclusive prefix. The others: one for each message received.
+    """
+    found: list[list[PlanStep]] = []
+    distance, got, has_before = 1, 2, False
+    while distance < n:
+        to, source = me + distance if me + distance < n else _NO_RANK, me - distance if me >= distance else _NO_RANK
+        if to >= 0 or source >= 0:
+            found.append([(_EXCHANGE, to, source, 0, 1, got, 1, 0)])
+        if source >= 0:
+            if has_before:
+                found.append([(_COMBINE, _NO_RANK, _NO_RANK, got, 1, 1, 1, 1)])
+            else:
+                found.append([(_COPY, _NO_RANK, _NO_RANK, got, 1, 0, 0, 1)])
+            found.append([(_COMBINE, _NO_RANK, _NO_RANK, got, 1, 0, 1, 0)])
+            got, has_before = got + 1, True
+        distance *= 2
+    return tuple(found)
+
+
 def _play(s: Step, rounds: Rounds, memory: _Units | _Parts, combine: Combine | None = None) -> Schedule:
     """Perform a plan."""
     get = memory.get
@@ -172,13 +236,14 @@ def gather(s: Step, mine: Simple | None, into: Sequence[Simple] | None, each: in
     if 0 <= each <= _SHORT_TREE and s.size > 3:
         yield from _gather_tree(s, mine, into, each)
         return
+    plan = star(True, s.size, s.rank, s.root)
     if s.rank != s.root:
         assert mine is not None
-        yield [s.send(mine.pack(), s.root)]
+        yield from _play(s, plan, _Parts([mine.pack()]))
         return
     assert into is not None
     data = [part.pack() if part.direct else _empty(part.nbytes) for part in into]
-    yield [s.recv(data[i], i) for i in range(s.size) if i != s.root]
+    yield from _play(s, plan, _Parts(data))
     for i, part in enumerate(into):
         if i == s.root:
             _copy(mine, part)
@@ -214,15 +279,16 @@ def scatter(s: Step, out: Sequence[Simple] | None, mine: Simple | None, each: in
     if 0 <= each <= _SHORT_TREE and s.size > 3:
         yield from _scatter_tree(s, out, mine, each)
         return
+    plan = star(False, s.size, s.rank, s.root)
     if s.rank == s.root:
         assert out is not None
-        yield [s.send(out[i].pack(), i) for i in range(s.size) if i != s.root]
+        yield from _play(s, plan, _Parts([part.pack() for part in out]))
         if mine is not None:
             _copy(out[s.root], mine)
         return
     assert mine is not None
     data = mine.pack() if mine.direct else _empty(mine.nbytes)
-    yield [s.recv(data, s.root)]
+    yield from _play(s, plan, _Parts([data]))
     if not mine.direct:
         mine.unpack(data)
 
@@ -277,11 +343,8 @@ def alltoall(s: Step, out: Sequence[Simple] | None, into: Sequence[Simple], equa
         yield from _play(s, _plan(s, "alltoall", 1), have)
         data = [have.get(n + i, 1) for i in range(n)]
     else:
-        # Few or short messages: all partners at once. Many long messages: in rounds, to bound the memory in transit.
         data = [part.pack() if part.direct else _empty(part.nbytes) for part in into]
-        plan = _plan(s, "alltoall", 1, is_long=True, at_once=max(1, min(n, _IN_TRANSIT // max(each, 1))))
-        exchanges = tuple(steps for steps in plan if steps[0][0] == _EXCHANGE)  # without this rank's part for itself
-        yield from _play(s, exchanges, _Parts(packed + data))
+        yield from _play(s, pairwise(n, s.rank, at_once(n, each)), _Parts(packed + data))
         equal = False
     for i, part in enumerate(into):
         if i != s.rank and (equal or not part.direct):
@@ -328,39 +391,21 @@ def allreduce(s: Step, mine: Simple, into: Simple, op: Op) -> Schedule:
 
 def reduce_scatter(s: Step, mine: Sequence[Simple], into: Simple, op: Op) -> Schedule:
     """Receive this rank's part from all ranks, and combine them in the order of ranks."""
-    combine = _combine(op, into)
-    own = mine[s.rank].pack()
+    combine, own = _combine(op, into), mine[s.rank].pack()
     got = [own if i == s.rank else _empty(own.size) for i in range(s.size)]
-    yield [s.recv(got[i], i) for i in range(s.size) if i != s.rank] + [
-        s.send(mine[i].pack(), i) for i in range(s.size) if i != s.rank
-    ]
-    have = got[0]
-    for other in got[1:]:
-        have = combine(have, other)
-    into.unpack(have)
+    memory = _Parts([part.pack() for part in mine] + got)
+    yield from _play(s, everyone(s.size, s.rank), memory, combine)
+    into.unpack(memory.parts[s.size])
 
 
 def scan(s: Step, mine: Simple, into: Simple, op: Op, exclusive: bool) -> Schedule:
-    """Prefix by recursive doubling: after round k a rank has combined the last 2^(k+1) ranks up to itself."""
-    combine, have = _combine(op, mine), mine.pack()
-    before: np.ndarray | None = None
-    distance = 1
-    while distance < s.size:
-        requests, other = [], None
-        if s.rank + distance < s.size:
-            requests.append(s.send(have, s.rank + distance))
-        if s.rank >= distance:
-            other = _empty(have.size)
-            requests.append(s.recv(other, s.rank - distance))
-        yield requests
-        if other is not None:
-            before = other if before is None else combine(other, before)
-            have = combine(other, have)
-        distance *= 2
-    if not exclusive:
+    """Prefix by recursive doubling."""
+    combine, own = _combine(op, mine), mine.pack()
+    memory = _Parts([own, None, *(_empty(own.size) for _ in range((s.size - 1).bit_length()))])
+    yield from _play(s, prefix(s.size, s.rank), memory, combine)
+    have = memory.parts[1 if exclusive else 0]
+    if have is not None:
         into.unpack(have)
-    elif before is not None:
-        into.unpack(before)
 
 
 # ---------------------------------------------------------------- objects

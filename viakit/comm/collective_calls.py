@@ -1,4 +1,4 @@
-"""Collectives under MPI's names. The fast blocking forms are in viakit._core (collective.pxi and direct.pxi)."""
+"""Collectives under MPI's names. The fast blocking forms are in viakit._core (collective.pxi to direct.pxi)."""
 
 from __future__ import annotations
 
@@ -260,23 +260,23 @@ class Collectives(PointToPoint):
     _block_gather, Igather, Gather_init = _forms(
         _gather, "gather buffers of equal length to the root, in the order of ranks."
     )
-    Gatherv, Igatherv, Gatherv_init = _forms(
+    _block_gatherv, Igatherv, Gatherv_init = _forms(
         _gatherv, "gather buffers to the root, with a count and a displacement for each rank."
     )
     _block_scatter, Iscatter, Scatter_init = _forms(_scatter, "scatter equal parts of the root's buffer to the ranks.")
-    Scatterv, Iscatterv, Scatterv_init = _forms(
+    _block_scatterv, Iscatterv, Scatterv_init = _forms(
         _scatterv, "scatter parts of the root's buffer, with a count and a displacement for each rank."
     )
     _block_allgather, Iallgather, Allgather_init = _forms(
         _allgather, "gather buffers of equal length to all ranks, in the order of ranks."
     )
-    Allgatherv, Iallgatherv, Allgatherv_init = _forms(
+    _block_allgatherv, Iallgatherv, Allgatherv_init = _forms(
         _allgatherv, "gather buffers to all ranks, with a count and a displacement for each rank."
     )
     _block_alltoall, Ialltoall, Alltoall_init = _forms(
         _alltoall, "send an equal part of the buffer to each rank, and receive one from each rank."
     )
-    Alltoallv, Ialltoallv, Alltoallv_init = _forms(
+    _block_alltoallv, Ialltoallv, Alltoallv_init = _forms(
         _alltoallv, "exchange parts of the buffers, with a count and a displacement for each rank."
     )
     Alltoallw, Ialltoallw, Alltoallw_init = _forms(
@@ -287,14 +287,14 @@ class Collectives(PointToPoint):
     _block_allreduce, Iallreduce, Allreduce_init = _forms(
         _allreduce, "combine the buffers of all ranks, with the result on all ranks."
     )
-    Reduce_scatter_block, Ireduce_scatter_block, Reduce_scatter_block_init = _forms(
+    _block_reduce_scatter_block, Ireduce_scatter_block, Reduce_scatter_block_init = _forms(
         _reduce_scatter_block, "combine the buffers of all ranks and scatter the result in equal parts."
     )
-    Reduce_scatter, Ireduce_scatter, Reduce_scatter_init = _forms(
+    _block_reduce_scatter, Ireduce_scatter, Reduce_scatter_init = _forms(
         _reduce_scatter, "combine the buffers of all ranks and scatter the result, with a count for each rank."
     )
-    Scan, Iscan, Scan_init = _forms(_scan, "combine the buffers of ranks 0 to this one.")
-    Exscan, Iexscan, Exscan_init = _forms(_exscan, "combine the buffers of all lower ranks.")
+    _block_scan, Iscan, Scan_init = _forms(_scan, "combine the buffers of ranks 0 to this one.")
+    _block_exscan, Iexscan, Exscan_init = _forms(_exscan, "combine the buffers of all lower ranks.")
 
     # ------------------------------------------------------------ objects
 
@@ -322,8 +322,8 @@ class Collectives(PointToPoint):
         """Perform `allgather` by messages, for whatever the short path leaves."""
         return self._of_objects("allgather(object)", 0, collective.allgather_object, sendobj)
 
-    def alltoall(self, sendobj: Sequence[Any] | None) -> list[Any]:
-        """Send one item to each rank, and return the list of items received, in the order of ranks."""
+    def _alltoall_any(self, sendobj: Sequence[Any] | None) -> list[Any]:
+        """Perform `alltoall` by messages, for whatever the short path leaves."""
         return self._of_objects("alltoall(object)", 0, collective.alltoall_object, sendobj)
 
     def reduce(self, sendobj: Any, op: Callable[[Any, Any], Any] = SUM, root: int = 0) -> Any:
@@ -358,4 +358,4 @@ class Collectives(PointToPoint):
         return self._of_objects("exscan(object)", 0, collective.scan_object, sendobj, op, True)
 
 
-_core.set_collective_kinds(collective.rounds, collective.tree, list(steps.KINDS))
+_core.set_collective_kinds(collective, list(steps.KINDS), steps.OP_NUMBERS)

@@ -262,10 +262,10 @@ class InterCollectives(Collectives):
     )
     Reduce, Ireduce, Reduce_init = _forms(_reduce, "combine the other group's buffers on the root.")  # type: ignore[assignment]
     Allreduce, Iallreduce, Allreduce_init = _forms(_allreduce, "combine the other group's buffers.")  # type: ignore[assignment]
-    Reduce_scatter_block, Ireduce_scatter_block, Reduce_scatter_block_init = _forms(
+    Reduce_scatter_block, Ireduce_scatter_block, Reduce_scatter_block_init = _forms(  # type: ignore[assignment]
         _reduce_scatter_block, "combine the buffers of the other group and scatter the result in equal parts."
     )
-    Reduce_scatter, Ireduce_scatter, Reduce_scatter_init = _forms(
+    Reduce_scatter, Ireduce_scatter, Reduce_scatter_init = _forms(  # type: ignore[assignment]
         _reduce_scatter, "combine the buffers of the other group and scatter the result."
     )
 

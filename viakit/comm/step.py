@@ -170,7 +170,7 @@ class Step:
 
     def combines(self, op: Op) -> None:
         """Put the number of the operation into the messages' tag, in place of the root. This kind has no root."""
-        self.tag |= _OP_NUMBERS.get(op.name, 0)
+        self.tag |= OP_NUMBERS.get(op.name, 0)
 
     def _mismatch(self, source: int, tag: int) -> Exception:
         mine, theirs = _described(self.tag), _described(tag)
@@ -301,8 +301,8 @@ def _give_up_tag(number: int) -> int:
 
 
 _WITH_OP = ("allreduce", "reduce_scatter_block", "reduce_scatter", "scan", "exscan")
-_OP_NUMBERS = {op.name: number for number, op in enumerate(NAMED.values(), 1)}
-_OP_NAMES = {number: name for name, number in _OP_NUMBERS.items()}
+OP_NUMBERS = {op.name: number for number, op in enumerate(NAMED.values(), 1)}
+_OP_NAMES = {number: name for name, number in OP_NUMBERS.items()}
 
 
 def _described(tag: int) -> str:

@@ -1,0 +1,284 @@
+"""The short paths of collectives with a plan (viakit/_core/planned.pxi): the general path's messages and results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import comm_job
+import pytest
+from test_comm_interrupts import INTERRUPT
+
+# All eight, with counts that differ, gaps and empty parts, and alltoall of objects. `calls()` makes each once and
+# checks the results. `general(here)`: this rank takes the general path in the block, because an operation is under way.
+CALLS = """
+    other = comm.Dup()
+    counts, places = [i % 3 for i in range(size)], [4 * i for i in range(size)]
+
+    @contextlib.contextmanager
+    def general(here):
+        pending = other.irecv(source=rank, tag=1) if here else MPI.REQUEST_NULL
+        yield
+        if here:
+            other.send(None, rank, 1)
+        pending.wait()
+
+    def part(i):
+        return np.full(counts[i], i + 1.0)
+
+    def spread(fill=0.0):
+        room = np.full(4 * size, fill)
+        for i in range(size):
+            room[places[i]:places[i] + counts[i]] = i + 1.0
+        return room
+
+    def vectors(root):
+        into = np.full(4 * size, -1.0)
+        comm.Gatherv(part(rank), [into, counts, places, MPI.DOUBLE] if rank == root else None, root)
+        assert rank != root or (into == spread(-1.0)).all(), into
+        got = np.zeros(counts[rank])
+        comm.Scatterv([spread(), counts, places, MPI.DOUBLE] if rank == root else None, got, root)
+        assert (got == rank + 1).all(), got
+        into[:] = -1.0
+        comm.Allgatherv(part(rank), [into, (counts, places), MPI.DOUBLE])
+        assert (into == spread(-1.0)).all(), into
+        for n in (2, 10000):  # Bruck's algorithm, and a ring
+            into = np.zeros(n * size)
+            comm.Allgatherv(np.full(n, rank + 1.0), [into, [n] * size])
+            assert (into.reshape(size, n) == np.arange(1, size + 1)[:, None]).all(), into
+        into = np.full(4 * size, -1.0)
+        mine, sent = [counts[rank]] * size, np.repeat(10.0 * rank + np.arange(size), counts[rank])
+        comm.Alltoallv([sent, mine], [into, counts, places, MPI.DOUBLE])
+        for i in range(size):
+            assert (into[places[i]:places[i] + counts[i]] == 10.0 * i + rank).all(), into
+
+    def reductions():
+        lower, total = rank * (rank + 1) // 2, size * (size + 1) // 2
+        operand, got = np.full(3, rank + 1), np.full(3, -7)
+        comm.Scan(operand, got)
+        assert (got == lower + rank + 1).all(), got
+        got[:] = -7
+        comm.Exscan(operand, got)
+        assert (got == (lower if rank else -7)).all(), got
+        comm.Reduce_scatter_block(np.repeat(np.arange(size) + rank, 3), got)
+        assert (got == total - size + size * rank).all(), got
+        got = np.zeros(counts[rank], int)
+        comm.Reduce_scatter(np.repeat(np.arange(size) + rank, counts), got, counts)
+        assert (got == total - size + size * rank).all(), got
+
+    def calls(root=0):
+        vectors(root)
+        reductions()
+        assert comm.alltoall([(rank, i, "x" * i) for i in range(size)]) == [(i, rank, "x" * rank) for i in range(size)]
+"""
+
+
+def run(path: str, ranks: int, protocol: str = "via") -> None:
+    done = comm_job.job(ranks, path, protocol=protocol)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("ranks", "protocol"), [(1, "via"), (2, "via"), (3, "via"), (5, "via"), (3, "bip"), (3, "tcp")]
+)
+def test_ranks_may_take_different_paths_in_one_call(program: Callable[[str], str], ranks: int, protocol: str) -> None:
+    path = program(CALLS + """
+    for root in range(size):
+        calls(root)
+        for k in range(3):
+            with general(rank % 3 == k):
+                calls(root)
+            with general(rank % 3 != k):
+                calls(root)
+    numbers = comm._n_collectives
+    with general(rank == 0):
+        calls()
+    with general(True):
+        calls()
+    assert comm.allgather(comm._n_collectives - numbers) == [22] * size
+    """)  # fmt: skip
+    run(path, ranks, protocol)
+
+
+def test_plain_arguments_take_the_short_path(program: Callable[[str], str]) -> None:
+    path = program(CALLS + """
+    from viakit.comm import collective_calls
+    began = []
+    run = collective_calls.run
+    collective_calls.run = lambda comm, schedule, step: began.append(step.kind) or run(comm, schedule, step)
+    calls()
+    assert began == [], began
+    with general(True):
+        calls()
+    assert len(set(began)) == 9, began
+    """)  # fmt: skip
+    run(path, 2)
+
+
+def test_results_are_those_of_the_general_path(program: Callable[[str], str]) -> None:
+    path = program(CALLS + """
+    whole = "SUM PROD MAX MIN LAND LOR LXOR BAND BOR BXOR".split()
+    rng = np.random.default_rng(7 + rank)
+    for code in "bBhHiIlLfdFD?":
+        mine = (300 * rng.standard_normal(2 * size)).astype(code)
+        if code in "fd":
+            mine[rank], mine[-1] = np.nan, -0.0
+        for name in whole[:10 if code in "bBhHiIlL" else 4 if code in "fd" else 2 if code in "FD" else 0]:
+            op, found = getattr(MPI, name), []
+            for slow in (False, True):
+                with general(slow):
+                    part, scan = np.zeros(2, code), np.zeros(2 * size, code)
+                    few, below = np.zeros(counts[rank], code), np.zeros(2 * size, code)
+                    comm.Reduce_scatter_block(mine, part, op)
+                    comm.Scan(mine, scan, op)
+                    comm.Exscan(mine, below, op)
+                    comm.Reduce_scatter(mine[:sum(counts)], few, counts, op)
+                    found.append([part, scan, below, few])
+            for short, long in zip(*found, strict=True):
+                assert np.array_equal(short, long, equal_nan=code in "fdFD"), (code, name, short, long)
+    """)  # fmt: skip
+    run(path, 3)
+
+
+def test_every_form_of_a_vector_is_taken(program: Callable[[str], str]) -> None:
+    run(
+        program("""
+        mine, into = np.full(3 - 2 * rank, rank + 1.0), np.zeros(6)
+        forms = [[into, (3, 1), (0, 4), MPI.DOUBLE], [into, [3, 1], [0, 4], MPI.DOUBLE], [into, ((3, 1), (0, 4))],
+                 [into, ([3, 1], [0, 4]), MPI.DOUBLE], [into, np.array([3, 1]), np.array([0, 4]), MPI.DOUBLE],
+                 [into, (np.array([3, 1]), np.array([0, 4])), "d"], (into, [3, 1], [0, 4], MPI.DOUBLE)]
+        for call in (comm.Allgatherv, lambda *words: comm.Iallgatherv(*words).Wait()):
+            for form in forms:
+                into[:] = 0
+                call(mine, form)
+                assert into.tolist() == [1, 1, 1, 0, 2, 0], (form[1:], into)
+        into[:] = 0
+        comm.Allgatherv(mine, [into, [3, 1]])
+        assert into.tolist() == [1, 1, 1, 2, 0, 0], into
+        comm.Allgatherv([None, 0, MPI.DOUBLE], [None, [0, 0], [9, 9], MPI.DOUBLE])
+        comm.Allgatherv([mine, 0], [into, [0, 0], [99, 99], MPI.DOUBLE])
+        comm.Gatherv([mine, 1], into[:2])  # without counts the parts are as equal as possible
+        assert rank or into[:2].tolist() == [1, 2], into
+        """),
+        2,
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "code", "words"),
+    [
+        ("comm.Allgatherv(np.zeros(1), [np.zeros(2), [1, 2]])", "MPI.Exception", "MPI.ERR_TRUNCATE", ""),
+        ("comm.Scan(np.zeros(2), np.zeros(1))", "ValueError", None, "send count"),
+        ("comm.Scan(np.zeros(1), np.zeros(1), print)", "AttributeError", None, ""),
+        ("comm.Alltoallv([np.zeros(2), [1, 1]], [np.zeros(2), [1, -1]])", "MPI.Exception", "MPI.ERR_COUNT", ""),
+        ("comm.Exscan(np.zeros(1), b'12345678')", "BufferError", None, ""),
+        ("comm.Reduce_scatter(np.zeros(2), np.zeros(1), [2, 1])", "ValueError", None, "the counts add up to 3"),
+        ("comm.alltoall([1, threading.Lock()])", "TypeError", None, "pickle"),
+        ("comm.alltoall([1])", "ValueError", None, "expecting 2 items, got 1"),
+    ],
+)
+def test_a_call_that_one_rank_refuses_ends_on_all(
+    program: Callable[[str], str], call: str, kind: str, code: str | None, words: str
+) -> None:
+    name = call[5 : call.index("(")]
+    refuses = 0 if name in ("Scan", "Exscan") else 1  # rank 0 does not wait for rank 1 in a prefix
+    right = {
+        "Allgatherv": "np.zeros(1), [np.zeros(2), [1, 1]]",
+        "Alltoallv": "[np.zeros(2), [1, 1]], [np.zeros(2), [1, 1]]",
+        "Reduce_scatter": "np.zeros(2), np.zeros(1), [1, 1]",
+        "alltoall": "[1, 2]",
+    }
+    path = program(CALLS + f"""
+    import threading
+    for turn in range(3):
+        if rank == {refuses}:
+            with raises({kind}, {code}, {words!r}):
+                {call}
+        else:
+            with raises(MPI.Exception, MPI.ERR_PROC_ABORTED, "rank {refuses}"):
+                comm.{name}({right.get(name, "np.zeros(1), np.zeros(1)")})
+    calls()
+    """)  # fmt: skip
+    run(path, 2)
+
+
+def test_ranks_whose_calls_do_not_match_get_an_error(program: Callable[[str], str]) -> None:
+    """Rank 0 waits for rank 1, which is in another collective, has another operation, or sends another length."""
+    path = program(CALLS + """
+    here = {(0, "gatherv"): lambda: comm.Gatherv(np.zeros(1), [np.zeros(2), [1, 1]]),
+            (1, "gatherv"): lambda: comm.Scatterv(None, np.zeros(1)),
+            (0, "scan"): lambda: comm.Reduce_scatter_block(np.zeros(2), np.zeros(1), MPI.SUM),
+            (1, "scan"): lambda: comm.Reduce_scatter_block(np.zeros(2), np.zeros(1), MPI.MAX)}
+    for name in ("gatherv", "scan"):
+        with raises(MPI.Exception, words="mismatched collectives"):
+            here[rank, name]()
+        other.Barrier()  # neither rank leaves before the other has its error
+    if rank == 0:
+        with raises(MPI.Exception, MPI.ERR_TRUNCATE, "gatherv: rank 1 sent 8 bytes where 16 were expected"):
+            comm.Gatherv(np.zeros(1), [np.zeros(3), [1, 2]])
+    else:
+        comm.Gatherv(np.zeros(1), None)
+    other.Barrier()
+    calls()
+    """)  # fmt: skip
+    run(path, 2)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "comm.Scan(np.ones(8), got)",
+        "comm.Allgatherv(np.ones(4), [got, [4, 4]])",
+        "comm.Reduce_scatter_block(np.ones(16), got)",
+        "comm.alltoall([1, 2])",
+    ],
+)
+def test_ctrl_c_withdraws_the_receives(program: Callable[[str], str], call: str) -> None:
+    """Later messages of the other rank do not reach the buffers, and later collectives match.
+
+    The interrupted rank has sent its first message before, so the call of the other rank may end well.
+    """
+    path = program(INTERRUPT + CALLS + f"""
+    go, got = comm.Dup(), np.full(8, 3.0)
+    if rank == 1:
+        number = comm._n_collectives
+        interrupt("prog.py", lambda: comm._n_collectives > number)
+        with raises(KeyboardInterrupt):
+            {call}
+        go.Send(np.zeros(4), 0)
+        go.Recv(np.zeros(4), 0)
+        assert (got[:4] == 3.0).all(), got
+    else:
+        go.Recv(np.zeros(4), 1)
+        with contextlib.suppress(MPI.Exception) if "got" in {call!r} else raises(MPI.Exception, words="Keyboard"):
+            {call}
+        go.Send(np.zeros(4), 1)
+    calls()
+    """)  # fmt: skip
+    run(path, 2)
+
+
+def test_threads_on_two_communicators_do_not_meet(program: Callable[[str], str]) -> None:
+    run(
+        program("""
+        import threading
+        problems = []
+        def work(own, factor):
+            try:
+                for turn in range(50):
+                    got, into = np.zeros(2), np.zeros(2 * size)
+                    own.Scan(np.full(2, factor + turn), got)
+                    assert (got == (rank + 1) * (factor + turn)).all(), got
+                    own.Allgatherv(got, [into, [2] * size])
+                    assert (into.reshape(size, 2)[:, 0] == np.arange(1, size + 1) * (factor + turn)).all(), into
+                    assert own.alltoall([turn] * size) == [turn] * size
+            except BaseException as problem:
+                problems.append(problem)
+        threads = [threading.Thread(target=work, args=(comm.Dup(), 100.0 * i)) for i in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert problems == [], problems
+        """),
+        2,
+    )
