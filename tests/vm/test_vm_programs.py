@@ -10,7 +10,7 @@ import pytest
 from vm_machine import HOSTS, LIMIT_S, PROGRAM, VIAKIT, guest
 
 pytestmark = pytest.mark.timeout(600)
-PROTOCOLS = ["via-eth", "via-udp", "tcp", "msg-via", "mpi:mpich"]
+PROTOCOLS = ["via-eth", "via-udp", "tcp", "msg-via"]
 
 
 def viakit(*words: str | Path) -> subprocess.CompletedProcess:
@@ -24,7 +24,7 @@ def test_each_machine_has_its_own_kernel(vm, boot):
 
 
 def test_sweep_between_machines(vm, tmp_path):
-    """Messages of five protocols are validated, and the result has both machines' environments."""
+    """Messages of four protocols are validated, and the result has both machines' environments."""
     file = tmp_path / "sweep.json"
     words = ["--hosts", HOSTS, "--network", "eth:virtio", "--sizes", "64,4K,64K", "--seconds", "3", "--validate"]
     done = viakit("sweep", *PROTOCOLS, *words, "--json", file)

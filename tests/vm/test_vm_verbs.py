@@ -34,10 +34,12 @@ def opening(machine, device: str) -> str:
     return guest(machine, f'{sys.executable} -c "{code}" 2>&1 | tail -1').strip()
 
 
-def test_four_ranks(rxe, shared):
+@pytest.mark.parametrize("protocol", ["via", "bip"])
+def test_four_ranks(rxe, shared, protocol):
     (shared / "prog.py").write_text(PROGRAM)
     before = [frames_of_card(machine) for machine in rxe]
-    done = viakit("run", "-n", "4", "--hosts", HOSTS, "--network", "verbs:rxe0", shared / "prog.py")
+    words = ["--protocol", protocol, "--hosts", HOSTS, "--network", "verbs:rxe0"]
+    done = viakit("run", "-n", "4", *words, shared / "prog.py")
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["6", "alpha", "alpha", "beta", "beta"]
     assert all(frames_of_card(machine) > n for machine, n in zip(rxe, before, strict=True))
@@ -47,6 +49,17 @@ def test_an_application(rxe):
     words = ["--hosts", HOSTS, "--network", "verbs:virtio", "-m", "viakit", "app", "ep", "--class", "S"]
     done = viakit("run", "-n", "2", *words)
     assert done.returncode == 0, done.stderr + done.stdout
+
+
+def test_barriers(rxe, tmp_path):
+    """All algorithms of the barrier, those by RDMA write too, between one rank on each machine."""
+    file = tmp_path / "barriers.json"
+    before = [frames_of_card(machine) for machine in rxe]
+    words = ["--hosts", HOSTS, "--network", "verbs:rxe0", "--ranks", "2", "--no-mpi", "--seconds", "1"]
+    done = viakit("barrier", *words, "--json", file)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(file.read_text())["complete"]
+    assert all(frames_of_card(machine) > n for machine, n in zip(rxe, before, strict=True))
 
 
 def test_a_sweep(rxe, tmp_path):
