@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from viakit.apps import speedup_report
@@ -146,8 +145,7 @@ def figure(
         protocols = looks(label.partition(",")[0] for label in curves)
         files = list(dict.fromkeys(label.rpartition("[")[2] for label in curves))
         chosen = {
-            label: replace(protocols[label.partition(",")[0]], hollow=files.index(label.rpartition("[")[2]) % 2 == 1)
-            for label in curves
+            label: protocols[label.partition(",")[0]].of_file(files.index(label.rpartition("[")[2])) for label in curves
         }
         for label, points in curves.items():
             points.sort(key=lambda one: one[0])

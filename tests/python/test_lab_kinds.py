@@ -23,6 +23,7 @@ from synthetic import SyntheticPair
 
 from viakit import cli, lab
 from viakit.lab._apps import App
+from viakit.lab._apps_panel import AppPanel
 from viakit.lab._barrier import Barrier
 from viakit.lab._barrier_panel import BarrierPanel
 from viakit.lab._compare import _FIELDS
@@ -424,3 +425,20 @@ def test_labels_of_a_growing_panel_have_the_looks_of_their_curves():
             assert look.SYMBOLS[{each[0]: marker for marker, each in look.SIGNS.items()}[sign]] == (
                 lines[name].marker.symbol
             ), name
+
+
+def test_the_panel_of_applications_has_the_split_above_its_controls_and_whole_ranks():
+    panel = AppPanel(lab.app("ep", protocols=["via"], ranks=[1], start=False))
+    order = list(panel.widget.children)
+    assert order.index(panel.picture) < order.index(panel.split) < order.index(panel.controls)
+    assert len(set(map(id, order))) == len(order) == 7
+    assert all(one.whole_x for one in panel.fields)
+
+
+@pytest.mark.parametrize(("panel", "make"), [(FaultsPanel, lab.faults), (BarrierPanel, lab.barrier)])
+def test_axes_of_an_empty_panel_begin_at_zero(panel, make):
+    figure = panel(make(start=False)).figure
+    for axis in (*figure.select_xaxes(), *figure.select_yaxes()):
+        assert axis.range[0] >= 0
+        assert axis.autorange
+        assert axis.rangemode == "nonnegative"

@@ -49,17 +49,19 @@ def test_protocols_that_lessons_and_pages_compare_have_markers_of_their_own(comp
     assert len(set(markers)) == len(markers)
 
 
-def test_policies_have_the_colour_of_their_channel_and_a_dash_of_their_own():
+def test_policies_have_the_colour_of_their_channel_and_a_dash_and_a_marker_of_their_own():
     chosen = {name: look.look(name) for name in _core.policies() if name not in ("via", "bip", "tcp")}
     assert len(chosen) > 10
     for name, one in chosen.items():
         channel = _core.policy_channel(name)
         base = look.look(f"msg-{channel}")
-        assert (one.colour, one.marker) == (base.colour, base.marker)
+        assert one.colour == base.colour
+        assert one.marker != base.marker
         assert one == look.look(f"msg-{channel}:{name}") == look.look(f"{channel}:{name}")
         assert one.dash
     for one, other in itertools.combinations(chosen.values(), 2):
         assert (one.colour, one.dash) != (other.colour, other.dash)
+        assert (one.colour, one.marker, one.hollow) != (other.colour, other.marker, other.hollow)
 
 
 def test_algorithms_differ_and_keep_their_look():

@@ -1,5 +1,6 @@
 """Pictures and tables: files of the right kind, with the measured values."""
 
+import itertools
 import json
 import math
 import re
@@ -81,6 +82,33 @@ def test_times_that_are_alike_are_written_below_each_other(document):
     for i, box in enumerate(boxes):
         assert not any(box.overlaps(other) for other in boxes[:i])
         assert box.y0 > drawing.axes[1].get_window_extent().y0
+
+
+def test_times_hide_neither_each_other_nor_the_first_mark_of_a_curve(document):
+    document["series"] = document["series"][:3]
+    for one, factor in zip(document["series"], (1.0, 1.4, 1.7), strict=True):
+        for point in one["points"]:
+            point["one_way_s"] = dict.fromkeys(point["one_way_s"], 2e-6 * factor * max(1, point["nbytes"] / 65536))
+            point["bandwidth_Bps"] = point["nbytes"] / point["one_way_s"]["median"]
+    canvas = plot.figure([document])
+    canvas.canvas.draw()
+    graph = canvas.axes[1]
+    boxes = [text.get_window_extent() for text in graph.texts if text.get_text().endswith("µs")]
+    assert len(boxes) == 3
+    for one, other in itertools.combinations(boxes, 2):
+        assert not one.overlaps(other)
+    for line in graph.lines:
+        if not line.get_label().startswith("_"):
+            x, y = graph.transData.transform((line.get_xdata()[0], line.get_ydata()[0]))
+            assert not any(box.contains(x, y) for box in boxes)
+
+
+def test_sizes_are_powers_of_two_in_pictures_and_pages(document):
+    for axis, graph in zip(interactive.figure([document]).select_xaxes(), ("throughput", "signature"), strict=False):
+        names = plot.size_ticks(plot.curves([document]), most=6)[1]
+        assert axis.ticktext == (tuple(names) if graph == "throughput" else None)
+    assert plot.size_ticks([])[1] == ["1\xa0B", "8\xa0B", "64\xa0B", "512\xa0B", "4\xa0KiB", "32\xa0KiB", "256\xa0KiB"]
+    assert len(plot.size_ticks([{"nbytes": [1, 1 << 22]}], most=6)[0]) <= 6
 
 
 def test_axes_say_what_they_are(document):

@@ -27,15 +27,17 @@ class AppPanel(CurvesPanel):
 
     file = "speedup.json"
     fields = (
-        Field("Speed-up", "ranks", "serial time / parallel time", log_x=True),
-        Field("Communication", "ranks", "part of the time that ranks communicate, %", log_x=True),
+        Field("Speed-up", "ranks", "serial time / parallel time", log_x=True, whole_x=True),
+        Field("Communication", "ranks", "part of the time, %", log_x=True, whole_x=True),
     )
 
     def __init__(self, experiment: App) -> None:
         super().__init__(experiment)
         self.split = widgets.HTML()
         self.timelines = widgets.HTML()
-        self.widget.children = [*self.widget.children, self.split, self.timelines]
+        # Above the controls, so that both the curves and the split are in view.
+        above, below = self.widget.children[:2], self.widget.children[2:]
+        self.widget.children = [*above, self.split, *below, self.timelines]
 
     def _controls(self) -> Any:
         ours = self.experiment.settings

@@ -42,6 +42,7 @@ class ComparePanel(Panel):
         self._looks: dict[str, Look] = {}  # those of the traces, which never change
         self._graphs: tuple[str, ...] = ()
         self._words: list[tuple[str, str]] = []
+        self._sizes: list[int] = []
         self._earlier: list[dict[str, Any]] = list(experiment.against)
         self._names = [f"earlier {i + 1}" for i in range(len(self._earlier))]
         super().__init__(experiment)
@@ -180,6 +181,11 @@ class ComparePanel(Panel):
         graphs = plot.graphs_of(modes, several)
         first = drawn[0]["label"] if drawn else "the first"
         words = [plot.axis_words(graph, plot.time_axis(modes), first) for graph in graphs]
+        sizes = plot.size_ticks(drawn)[0]
+        if (graphs, sizes) != (self._graphs, self._sizes):
+            for column, graph in enumerate(graphs, start=1):
+                interactive.mark_sizes(self.figure, graph, column, drawn)
+        self._sizes = sizes
         if (graphs, words) == (self._graphs, self._words):
             return
         self._graphs, self._words = graphs, words

@@ -214,6 +214,9 @@ class Result(dict[str, Any]):
             return "<p>This result has no points.</p>"
         shown = ""
         for part in map(Result, kinds.split(self).values()):
+            if sum(len(one["points"]) for one in part["series"]) == 1:  # the table has all of it
+                shown += part._tables()
+                continue
             try:
                 shown += plot.inline(part.picture(".svg"), part.kind)
             except result.ResultError:

@@ -12,7 +12,6 @@ Operations on VIA-Based Clusters", under the paper's names; :func:`algorithms` l
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from viakit.base.sheet import sheet
@@ -300,9 +299,7 @@ def figure(documents: Iterable[Document], *, title: str | None = None) -> Figure
         label = "a turn of the scheduler" if algorithm == TURN else label
         if skew_s:
             label += f", skew {skew_s * 1e6:g} µs"
-        look = replace(
-            chosen[drawn_as(protocol, algorithm, named=len(protocols) > 1)], hollow=skews.index(skew_s) % 2 == 1
-        )
+        look = chosen[drawn_as(protocol, algorithm, named=len(protocols) > 1)].of_file(skews.index(skew_s))
         draw_curve(axes, n, [one[1] for one in points], label, look)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")

@@ -16,7 +16,9 @@ from viakit.measure.look import Look, spread
 from viakit.measure.result import Document
 from viakit.measure.table import format_bandwidth
 
-__all__ = ["CSS", "STYLE", "axes", "band", "empty_fields", "end_labels", "figure", "fill", "html", "layout"]
+__all__ = [
+    "CSS", "STYLE", "axes", "band", "empty_fields", "end_labels", "figure", "fill", "html", "layout", "mark_sizes",
+]  # fmt: skip
 
 # Plotly writes the colour of text into each element. These rules replace it by the page's.
 STYLE = (
@@ -106,6 +108,8 @@ def _hover(one: Mapping[str, Any]) -> list[str]:
 
 def empty_fields(canvas: Any, n: int) -> None:
     """Show the axes of *n* fields that have no curves yet. Plotly leaves out a field without any trace."""
+    for update in (canvas.update_xaxes, canvas.update_yaxes):  # until there are points; the default begins at -1
+        update(range=[0, 1], autorange=True, rangemode="nonnegative")
     for column in range(1, n + 1):
         point = {"x": [None], "y": [None], "mode": "markers", "hoverinfo": "skip", "showlegend": False}
         canvas.add_scatter(**point, row=1, col=column)
@@ -131,10 +135,29 @@ def axes(canvas: Any, graph: str, column: int, words: tuple[str, str], log_y: bo
     place = {"row": 1, "col": column}
     in_lines = words[0].replace(", ", ",<br>", 1)  # beside each other, three long titles would overlap
     canvas.update_xaxes(type="log", title_text=in_lines, exponentformat="SI", **place)
-    canvas.update_xaxes(ticksuffix="" if graph == "signature" else "B", **place)
     title = "" if graph == "signature" and column > 1 else words[1]  # the field at the left has it
     canvas.update_yaxes(type="log" if logarithmic else "linear", title_text=title, exponentformat="SI", **place)
     canvas.update_yaxes(ticksuffix="B/s" if graph in ("throughput", "signature") else "", **place)
+
+
+def mark_sizes(canvas: Any, graph: str, column: int, curves: Sequence[Mapping[str, Any]]) -> None:
+    """Mark powers of two on the axis of sizes of one field, as in figures of Matplotlib. The signature graph has none.
+
+    Parameters
+    ----------
+    canvas : plotly.graph_objects.Figure
+    graph : str
+        Any of :data:`viakit.measure.plot.GRAPHS`.
+    column : int
+        Number of the field, from 1.
+    curves : sequence of dict
+        From :func:`viakit.measure.plot.curves`; may be empty.
+    """
+    if graph == "signature":
+        canvas.update_xaxes(tickmode="auto", tickvals=None, ticktext=None, tickangle=None, row=1, col=column)
+        return
+    places, names = plot.size_ticks(curves, most=6)
+    canvas.update_xaxes(tickmode="array", tickvals=places, ticktext=names, tickangle=-30, row=1, col=column)
 
 
 def figure(
@@ -176,6 +199,7 @@ def figure(
                 trace.legendgroup = one["label"]
                 canvas.add_trace(trace, row=1, col=column)
         axes(canvas, graph, column, plot.axis_words(graph, axis, drawn[0]["label"]), log_y)
+        mark_sizes(canvas, graph, column, drawn)
     longest = max(len(one["label"]) for one in drawn)
     layout(
         canvas,

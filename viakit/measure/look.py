@@ -2,8 +2,9 @@
 
 The colour is that of the protocol's family (VIA, BIP, TCP, ...), from the palette of Okabe and Ito, which colour-blind
 readers can distinguish. The marker is that of the member, so that curves differ in grey as well. A policy of the
-message engine keeps colour and marker of its channel, and has a dash of its own. The algorithms of barriers have rows
-here. Other names get pairs of colour and marker that no other curve of the picture has.
+message engine keeps the colour of its channel, and has a dash and a marker of its own, which may be an outline: a
+single point has no dash. The algorithms of barriers have rows here. Other names get pairs of colour and marker that no
+other curve of the picture has.
 """
 
 from __future__ import annotations
@@ -88,7 +89,8 @@ class Look:
     dash : tuple of float
         Lengths of strokes and gaps in widths of the line; empty: a solid line.
     hollow : bool
-        Whether markers are drawn as outlines: the curves of a second result.
+        Whether markers are drawn as outlines: the curves of a second result, and some policies; in a second result the
+        others.
     """
 
     colour: str
@@ -110,6 +112,10 @@ class Look:
     def on_page(self) -> str:
         """The colour for Plotly, whose curves cannot take the page's colour of text."""
         return GREY if self.colour == INK else self.colour
+
+    def of_file(self, number: int) -> Look:
+        """Return the look in the result with that number, from 0: every second one has outlines for filled markers."""
+        return replace(self, hollow=self.hollow != (number % 2 == 1))
 
     def line(self, size: float = 4.0) -> dict[str, Any]:
         """Return the arguments of Matplotlib's ``plot``, with markers of *size* points."""
@@ -139,11 +145,14 @@ def _of_policy(name: str) -> Look | None:
     channel = str(_core.policy_channel(first))
     if colon and base.removeprefix("msg-") != channel:
         return None
-    of_channel = [each for each in names if _core.policy_channel(each) == channel]
-    dash = _OF_POLICIES[of_channel.index(first) % len(_OF_POLICIES)]
     base_look = _known(f"msg-{channel}")
     assert base_look is not None  # each channel has an endpoint
-    return replace(base_look, dash=dash)
+    number = [each for each in names if _core.policy_channel(each) == channel].index(first)
+    if first != channel:
+        markers = [one for one in SYMBOLS if one != base_look.marker]
+        hollow, place = divmod(number - 1, len(markers))  # the channel's own policy is the first
+        base_look = replace(base_look, marker=markers[place], hollow=hollow % 2 == 1)
+    return replace(base_look, dash=_OF_POLICIES[number % len(_OF_POLICIES)])
 
 
 def _known(name: str) -> Look | None:
@@ -200,12 +209,13 @@ def look(name: str, *, wait: str = "poll", level: str = "c", file: int = 0, amon
     level : {"c", "python"}
         Language of the loop. Way and language select the dash, unless a policy does.
     file : int
-        Number of the result, from 0, if a picture has several. Markers of every second result are outlines.
+        Number of the result, from 0, if a picture has several. Every second one has outlines in place of
+        filled markers, and the reverse.
     among : sequence of str
         All names of the picture.
     """
     found = looks(among or (name,))[name]
-    return replace(found, dash=found.dash or _USUAL.get((wait, level), ()), hollow=file % 2 == 1)
+    return replace(found, dash=found.dash or _USUAL.get((wait, level), ())).of_file(file)
 
 
 def spread(places: Sequence[float], gap: float, low: float = 0.0, high: float = 1.0) -> list[float]:

@@ -46,11 +46,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FORMATS", "GRAPHS", "curves", "figure", "graphs_of", "html", "inline", "inline_figure", "names_at_lines", "panels",
-    "plain_legend", "rates", "save", "time_axis", "times", "usual_graphs",
+    "plain_legend", "rates", "save", "size_ticks", "time_axis", "times", "usual_graphs",
 ]  # fmt: skip
 
 FORMATS = (".png", ".svg", ".pdf", ".html")
-LABEL_WIDTH, LABEL_HEIGHT = 40, 9  # size of a time label in the signature graph, in points
+LABEL_WIDTH, LABEL_HEIGHT = 42, 10  # size of a time label in the signature graph, in points
 HEADINGS = {
     "throughput": "Throughput graph", "signature": "Signature graph", "ratio": "Ratio of times",
     "p99": "99th percentile", "time": "Time", "overlap": "Overlap", "rate": "Message rate",
@@ -309,11 +309,23 @@ def _first_times(ax: Any, drawn: Sequence[Mapping[str, Any]]) -> None:
     ax.get_ylim()  # forces the scaling of the axis
     points = 72 / ax.figure.dpi
     taken: list[tuple[float, float]] = []
+    begins = [
+        tuple(float(place) * points for place in ax.transData.transform((time, one["Bps"][0])))
+        for one, time in zip(drawn, first, strict=True)
+    ]
+
+    def free(x: float, up: float) -> bool:
+        """Return whether a label that begins at a height hides neither another one nor the first mark of a curve."""
+        of_labels = any(abs(x - left) < LABEL_WIDTH and abs(up - other) < LABEL_HEIGHT for left, other in taken)
+        return not of_labels and not any(
+            abs(x - left) < LABEL_WIDTH / 2 + 3 and -3 < y - up < LABEL_HEIGHT for left, y in begins
+        )
+
     # From the top: if curves begin at one place, each label is written below the one before.
-    for one, time in sorted(zip(drawn, first, strict=True), key=lambda each: -each[0]["Bps"][0]):
-        x, y = (float(place) * points for place in ax.transData.transform((time, one["Bps"][0])))
+    order = sorted(range(len(drawn)), key=lambda i: -drawn[i]["Bps"][0])
+    for one, time, (x, y) in ((drawn[i], first[i], begins[i]) for i in order):
         below = -11.0
-        while any(abs(x - left) < LABEL_WIDTH and abs(y + below - up) < LABEL_HEIGHT for left, up in taken):
+        while not free(x, y + below):
             below -= 1
         taken.append((x, y + below))
         ax.annotate(
@@ -330,12 +342,12 @@ def _first_times(ax: Any, drawn: Sequence[Mapping[str, Any]]) -> None:
         ax.set_ylim(bottom=ax.transData.inverted().transform((0, ax.bbox.y0 - 1.5 * short / points))[1])
 
 
-def _size_ticks(curves_: Sequence[Mapping[str, Any]]) -> tuple[list[int], list[str]]:
-    """Return powers of two to mark on the axis of sizes, at most about ten, with their names."""
-    largest = max(max(one["nbytes"]) for one in curves_)
-    smallest = max(min(min(one["nbytes"]) for one in curves_), 1)
+def size_ticks(curves_: Sequence[Mapping[str, Any]], most: int = 9) -> tuple[list[int], list[str]]:
+    """Return powers of two to mark on the axis of sizes, at most *most*, with their names. Without curves: to 1 MiB."""
+    sizes = [n for one in curves_ for n in one["nbytes"]] or [1, 1 << 20]
+    smallest, largest = max(min(sizes), 1), max(sizes)
     powers = [1 << i for i in range(64) if smallest <= 1 << i <= largest] or [smallest]
-    step = max(1, (len(powers) + 8) // 9)
+    step = max(1, -(-len(powers) // most))
     shown = powers[::step]
     return shown, [format_size(size).replace(" ", "\u00a0") for size in shown]
 
@@ -367,7 +379,7 @@ def _scale(ax: Any, graph: str, drawn: Sequence[Mapping[str, Any]], log_y: bool)
     zero = over_size and min(min(one["nbytes"]) for one in drawn) == 0
     ax.set_xscale("symlog" if zero else "log", **({"linthresh": 1} if zero else {}))
     if over_size:
-        ticks, words = _size_ticks(drawn)
+        ticks, words = size_ticks(drawn)
         ax.set_xticks(ticks, words, fontsize=8, rotation=30, ha="right")
         ax.minorticks_off()
     else:
@@ -428,7 +440,7 @@ def figure(
             for one in drawn:
                 x, y, low, high = lines_of(one, graph)
                 dense = {} if len(x) <= 24 else {"markevery": len(x) // 12}
-                ax.plot(x, y, label=one["label"], **one["look"].line(), **dense)
+                ax.plot(x, y, label=one["label"], **one["look"].line(6.0 if len(x) <= 8 else 4.0), **dense)
                 band = (ax.fill_betweenx, y) if graph == "signature" else (ax.fill_between, x)
                 band[0](band[1], low, high, color=one["look"].colour, alpha=0.15, lw=0)
             _scale(ax, graph, drawn, log_y)
