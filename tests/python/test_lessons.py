@@ -123,6 +123,15 @@ SHOWS = re.compile(r"start=False|lab\.via\(")  # a panel that waits for its butt
 
 
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)
+def test_no_solution_stands_in_the_lesson(lesson):
+    text = lesson.read_text(encoding="utf-8")
+    for number, one in tutor.exercises_of(number_of(lesson)).items():
+        words = one.solution.strip()
+        for answer in (words, *re.findall(r'"([^"\n]*=[^"\n]*)"', words)):  # such as a policy with its changed field
+            assert answer not in text, f"exercise {number} is answered by {answer}"
+
+
+@pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)
 def test_a_guess_precedes_each_measurement_and_is_displayed_beside_it(lesson):
     """Measurements of the smallest program and of planted bugs need none."""
     pending: set[str] = set()

@@ -39,8 +39,8 @@ def _count(names: Names) -> str:
 
 def _barrier(names: Names) -> str:
     text = text_of(names, "answer")
-    if found := re.search(r"\b(i?[bB]arrier)\(\)", text.replace("def barrier()", "")):
-        raise Wrong(f"it calls {found[0]}: write it with comm.sendrecv, comm.send and comm.recv")
+    if called := re.search(r"\b(i?[bB]arrier)\(\)", text.replace("def barrier()", "")):
+        raise Wrong(f"it calls {called[0]}: write it with comm.sendrecv, comm.send and comm.recv")
     if "def barrier" not in text:
         raise Wrong("the text does not define barrier()")
     found = [ast.literal_eval(one) for one in on_ranks(_RANKS, names, "answer", _TRY)]

@@ -13,7 +13,7 @@ _ASKED = ("mpich-p4", "lam-c2c", "mpi-pro-tuned")
 
 def _copies(names: Names) -> str:
     for answer, policy in (("copies_of_p4", "mpich-p4"), ("copies_of_pvm", "pvm-direct")):
-        expected = counter(names.by_policy[policy], "msg-tcp", "msg_bytes_copied", _LONG) / _LONG
+        expected = counter(names.by_policy, f"msg-tcp:{policy}", "msg_bytes_copied", _LONG) / _LONG
         close_to(names, answer, round(expected), 0.05, f"per_byte({policy!r}) has the measured number")
     return "MPICH receives into a buffer and copies out of it. PVM also packs the message before it sends it."
 
