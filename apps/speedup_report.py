@@ -101,6 +101,12 @@ def _tables(document: Mapping[str, Any]) -> dict[str, paper_tables.Numbers]:
     return {number: make(document) for number, make in zip(("I", "II", "III"), each, strict=True)}
 
 
+def _rounds(document: Mapping[str, Any], label: str, protocol: str, n: int) -> int:
+    """Return how many rounds a problem was measured over a protocol with *n* ranks."""
+    one = find(document, label, protocol, n)
+    return len(one["runs"]) if one else 0
+
+
 def words(document: Mapping[str, Any]) -> list[str]:
     """Return a summary in sentences: the faster protocols, wrong results, and caveats."""
     found, sentences = list(rows(document)), []
@@ -108,6 +114,12 @@ def words(document: Mapping[str, Any]) -> list[str]:
     for label in paper_tables.labels(document):
         here = {one.protocol: one for one in found if one.label == label and one.ranks == n}
         if "via" in here and "tcp" in here:
+            if min(_rounds(document, label, name, n) for name in ("via", "tcp")) < 2:
+                sentences.append(
+                    f"{title_of(document, label)}: one round has no range, so nothing is concluded about TCP and VIA; "
+                    "more --rounds have one."
+                )
+                continue
             part = here["tcp"].speedup / here["via"].speedup
             said = paper()["problems"][label]["speedups"]
             if here["tcp"].low <= here["via"].high and here["via"].low <= here["tcp"].high:

@@ -35,6 +35,7 @@ myst_heading_anchors = 3
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # the docstrings say types, in words
 napoleon_use_ivar = True
+smartquotes = False  # they make one dash of the two of an option
 html_theme = "furo"
 html_title = f"viakit {version}"
 suppress_warnings = ["ref.python"]  # "state" is an attribute of several classes: which one is meant, the text says

@@ -40,7 +40,9 @@ def test_numbers_on_coloured_parts_are_the_same_in_each_theme():
 
 def test_what_was_not_separated_is_said():
     found = Breakdown(8, [message(softirq=None), message(protocol="udp", polled_s=5e-6)])
-    assert "no softirq" in found.note()
+    assert "no softirq for tcp, where" in found.note(), "udp's was counted"
+    hatches = {bar.get_hatch() for bars in found.figure().axes[1].containers for bar in bars}
+    assert {"///", "..."} <= hatches, "interrupt and wake-up have one tone in grey"
     assert "negative remainder" in found.note()
     text = str(found)
     assert "-1.00 µs" in text

@@ -191,6 +191,14 @@ def test_nothing_is_claimed_from_ranges_that_overlap(document):
     assert "is 62% of that over VIA" in said[1]
 
 
+def test_nothing_is_claimed_from_one_round(document):
+    for one in document["series"]:
+        one["runs"] = one["runs"][:1]
+    said = report.words(document)
+    assert not any("speed-up over TCP is" in sentence for sentence in said)
+    assert said[0].startswith("EP: one round has no range")
+
+
 def test_pictures_and_a_page(document):
     drawing = report.figure(document)
     drawn = [axes for axes in drawing.axes if axes.get_title()]

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from viakit.base.sheet import sheet
+from viakit.base.words import counted
 from viakit.cli.base import Failure, make_console
 from viakit.cli.group import save_picture
 from viakit.measure import endpoints, kinds, result
@@ -100,11 +101,11 @@ def show(file: str, against: str | None) -> None:
         raise Failure(f"--against applies to sweeps only; tables of {' and '.join(parts)} have no ratios: {file}", 2)
     console = make_console()
     machine = document["environment"]
-    console.print(
-        f"{machine['date']}  {machine['cpu']}, {machine['cores']} cores, {machine['kernel']}, "
-        f"viakit {machine['viakit']}",
-        style="dim",
-    )
+    if machine["cores"] is None and machine["cpu"] == "unknown":  # imported
+        where = "an unknown machine"
+    else:
+        where = f"{machine['cpu']}, {counted(machine['cores'], 'core')}, {machine['kernel']}"
+    console.print(f"{machine['date']}  {where}, viakit {machine['viakit']}", style="dim")
     console.print(document["command"], style="dim", markup=False)
     kinds.show(document, console, against)
 
@@ -147,7 +148,7 @@ def import_results(
         raise Failure(f"{out} exists; name another file with -o, or overwrite it with --force", 2)
     result.save(document, out)
     points = sum(len(one["points"]) for one in document["series"])
-    click.echo(f"wrote {out}: {points} sizes of {', '.join(one['protocol'] for one in document['series'])}")
+    click.echo(f"wrote {out}: {counted(points, 'size')} of {', '.join(one['protocol'] for one in document['series'])}")
 
 
 @click.command()

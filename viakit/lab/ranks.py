@@ -80,7 +80,8 @@ class RankError(RuntimeError):
             kinds.setdefault((name, text), []).append(rank)
         lines = [f"{_ranks(ranks, size)}: {name}: {text}" for (name, text), ranks in kinds.items()]
         if self.waiting:
-            lines.append(f"{_ranks(self.waiting, size)} were still waiting and had to be interrupted")
+            verb = "was" if len(self.waiting) == 1 else "were"
+            lines.append(f"{_ranks(self.waiting, size)} {verb} still waiting and had to be interrupted")
         super().__init__("\n".join(lines))
 
 

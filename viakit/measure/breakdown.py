@@ -62,6 +62,7 @@ PARTS = ("system calls", "copies", "protocol", "interrupt", "wake-up", "remainde
 PROTOCOLS = ("tcp", "udp", "via-eth")
 # From dark to light, for grey. None is INK, which pages exchange for the colour of their text.
 COLOURS = ("#4C4C4C", "#0072B2", "#D55E00", "#E69F00", "#56B4E9", "#BBBBBB")
+HATCHES = ("", "", "", "///", "...", "")  # where neighbours have one tone in grey
 MOST_BYTES = 1400  # one frame; longer messages overlap their own steps
 _CALLS = {"tcp": 2, "udp": 2, "via-eth": 1}
 _COPIES = {"tcp": 2, "udp": 2, "via-eth": 3}
@@ -149,8 +150,9 @@ class Breakdown:
     def note(self) -> str:
         """Return the caveats of this result in words."""
         words = "protocol: the kernel's work beyond calls and copies; remainder: two cores, user space, polling"
-        if any(one.softirq is None for one in self.messages):
-            words += "; this kernel counts no softirq, so protocol contains the interrupt"
+        if uncounted := [one.protocol for one in self.messages if one.softirq is None]:
+            names = " and ".join(uncounted)
+            words += f"; this kernel counted no softirq for {names}, where protocol contains the interrupt"
         if any(one.parts["remainder"] < 0 for one in self.messages):
             words += "; a negative remainder: both cores worked at the same time"
         return words
@@ -189,14 +191,15 @@ class Breakdown:
         widths = {part: [max(one.parts[part] * 1e6, 0.0) for one in self.messages] for part in parts}
         longest = max((sum(each) for each in zip(*widths.values(), strict=True)), default=0.0)
         for part, each in widths.items():
-            colour = COLOURS[PARTS.index(part)]
-            axes.barh(names, each, left=starts, color=colour, edgecolor="#808080", linewidth=0.4, label=part)
+            style = {"color": COLOURS[PARTS.index(part)], "hatch": HATCHES[PARTS.index(part)], "label": part}
+            axes.barh(names, each, left=starts, edgecolor="#808080", linewidth=0.4, **style)
             for i, width in enumerate(each):
                 if width > 0.1 * longest:
                     light = part in ("interrupt", "wake-up", "remainder")
                     axes.text(
                         starts[i] + width / 2, i, f"{width:.3g}", ha="center", va="center", fontsize=8,
                         color=ON_LIGHT if light else ON_DARK,
+                        bbox={"boxstyle": "round,pad=0.15", "facecolor": style["color"], "edgecolor": "none"},
                     )  # fmt: skip
             starts = [start + width for start, width in zip(starts, each, strict=True)]
         for side in ("top", "right"):
