@@ -35,7 +35,8 @@ EXAMPLES = {
 GROUPS: dict[str, frozenset[str]] = {
     "What": frozenset(),
     "Where": frozenset(
-        "hosts mtu rate network machine placement bind python device interface wire burst latency computing".split()
+        "hosts mtu rate network machine placement bind python device interface wire burst latency computing offload "
+        "tcp_options".split()
     ),
     "How": frozenset(
         "seconds seed wait mode level memory buffers sockbuf policy fault reliability form retransmission checksum "
