@@ -109,7 +109,7 @@ def test_stopping_keeps_what_was_measured_and_leaves_nothing(mark):
     run.stop()
     assert run.state == "stopped"
     assert not run.wait()["complete"]
-    assert run.wait()["series"][0]["points"]
+    assert any(one["points"] for one in run.wait()["series"])  # the protocols are measured in turns, in any order
     assert not marked(mark)
 
 
