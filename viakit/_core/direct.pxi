@@ -176,7 +176,7 @@ cdef class DirectComm(PlannedComm):
             self._count(d)
             if self._rank != d.root:
                 return _restored(self._receive_pickles(d, [d.root])[0])
-            pickles = [_dumped(item) for item in sendobj]
+            pickles = [_dumped(item) for item in tuple(sendobj)]
             mine = pickles.pop(d.root)
             self._start_pickles(d, pickles, [i for i in range(self._size) if i != d.root])
             self._await(d)
@@ -267,7 +267,7 @@ cdef class DirectComm(PlannedComm):
             return self._alltoall_any(sendobj)
         try:
             self._count(d)
-            pickles = [_dumped(item) for item in sendobj]
+            pickles = [_dumped(item) for item in tuple(sendobj)]
             return [_restored(one) for one in self._swapped_pickles(d, pickles)]
         except BaseException as problem:
             self._refuse_direct(d, problem)

@@ -13,6 +13,15 @@ cdef enum:
     FIRST_COMPLEX = 10      # types in csrc/coll from here on are complex
 
 
+cdef inline bint _counts_elements(object buf, int kind) except -1:
+    """Return whether a pinned argument counts elements of that type, and not a derived datatype of several."""
+    if PyList_CheckExact(buf) or PyTuple_CheckExact(buf):
+        last = buf[len(buf) - 1]
+        if isinstance(last, MsgType):
+            return (<MsgType>last).plain == _kind_sizes[kind]
+    return True
+
+
 cdef class PlannedComm(RootedComm):
     """Collectives of buffers whose parts have different lengths, and reductions that csrc/coll does not have."""
 
@@ -37,7 +46,7 @@ cdef class PlannedComm(RootedComm):
         if gathers:
             _copy_units(one, 0, all_parts, self._rank, 1)
         else:
-            _copy_units(all_parts, self._rank, one, 0, 1)
+            d.target, d.taken, d.n_taken = one, self._rank, 1
         return True
 
     cdef bint _prepare_allgatherv(self, Direct d, object sendbuf, object recvbuf) except -1:
@@ -88,7 +97,7 @@ cdef class PlannedComm(RootedComm):
             return None
         kind = _element_kind(sendbuf, &out.view)
         if (kind == COLL_NO_TYPE or kind >= FIRST_COMPLEX or not coll_combines(kind, number)
-                or out.view.len % _kind_sizes[kind]):
+                or not _counts_elements(sendbuf, kind) or out.view.len % _kind_sizes[kind]):
             return None
         d.element, d.op, d.root = kind, number, _op_numbers.get(op.name, 0)
         return out
@@ -96,7 +105,8 @@ cdef class PlannedComm(RootedComm):
     cdef Pinned _result(self, Direct d, object recvbuf, Py_ssize_t nbytes):
         """Pin the result of a reduction, of the same type as the operand."""
         cdef Pinned into = _pin_message(recvbuf, PyBUF_WRITABLE, 1)
-        if into is None or into.view.len != nbytes or _element_kind(recvbuf, &into.view) != d.element:
+        if (into is None or into.view.len != nbytes or _element_kind(recvbuf, &into.view) != d.element
+                or not _counts_elements(recvbuf, d.element)):
             return None
         return into
 

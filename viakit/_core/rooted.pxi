@@ -72,7 +72,8 @@ cdef class RootedComm(CollectiveComm):
 
     cdef int _count(self, Direct d) except -1:
         """Count a collective. Objects are pickled later, because that may call other collectives."""
-        cdef long long number = d.before + 1
+        cdef long long number = self._s.n_collectives + 1
+        d.before = self._s.n_collectives  # again: the arguments may be of a class whose methods have called others
         self._s.n_collectives = number
         d.counted = True
         if not number & 1023:
@@ -114,6 +115,8 @@ cdef class RootedComm(CollectiveComm):
         """Give up a collective whose arguments were refused, or whose messages failed."""
         if self._s.freed or self.world.closed:
             return 0
+        if not d.counted:
+            d.before = self._s.n_collectives
         self._s.n_collectives = max(self._s.n_collectives, d.before + 1)
         if not d.counted:  # its tag may not be complete
             _words.give_up(self, d.before + 1, problem)

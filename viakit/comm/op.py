@@ -212,6 +212,16 @@ class Op(Numbered):
         return datatype.gather(self._arrays(*pairs).astype(dtype).view(np.uint8), 0, count)
 
 
+def _largest(low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Return the larger elements, and of equal ones (0.0 and -0.0) those of `low`, as csrc/coll/combine.c does."""
+    return np.where((low >= high) | (low != low), low, high)
+
+
+def _smallest(low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Return the smaller elements, otherwise as :func:`_largest`."""
+    return np.where((low <= high) | (low != low), low, high)
+
+
 def _typed(data: np.ndarray, dtype: np.dtype) -> np.ndarray:
     if data.ctypes.data % dtype.alignment:
         data = data.copy()
@@ -225,8 +235,8 @@ def _as_bytes(array: np.ndarray) -> np.ndarray:
 _INTEGERS = "biu?"
 NAMED: dict[str, Op] = {
     "OP_NULL": Op("MPI_OP_NULL"),
-    "MAX": Op("MPI_MAX", np.maximum, lambda x, y: max(x, y), kinds="biuf?"),
-    "MIN": Op("MPI_MIN", np.minimum, lambda x, y: min(x, y), kinds="biuf?"),
+    "MAX": Op("MPI_MAX", _largest, lambda x, y: max(x, y), kinds="biuf?"),
+    "MIN": Op("MPI_MIN", _smallest, lambda x, y: min(x, y), kinds="biuf?"),
     "SUM": Op("MPI_SUM", lambda a, b: np.add(a, b, dtype=a.dtype), operator.add, kinds="biufc?"),
     "PROD": Op("MPI_PROD", lambda a, b: np.multiply(a, b, dtype=a.dtype), operator.mul, kinds="biufc?"),
     "LAND": Op("MPI_LAND", _logical(np.logical_and), lambda x, y: bool(x) & bool(y), kinds=_INTEGERS),
