@@ -41,6 +41,12 @@ html_title = f"viakit {version}"
 suppress_warnings = ["ref.python"]  # "state" is an attribute of several classes: which one is meant, the text says
 
 
+def paragraph(text: str) -> nodes.paragraph:
+    """Return a paragraph of a help text. Words between backquotes are code."""
+    parts = text.split("`")
+    return nodes.paragraph("", "", *(nodes.literal("", p) if i % 2 else nodes.Text(p) for i, p in enumerate(parts)))
+
+
 class CommandHelp(Directive):
     """``viakit-commands``: a section per command, with its help, an example, and its options in groups."""
 
@@ -54,7 +60,7 @@ class CommandHelp(Directive):
             for text in inspect.cleandoc(command.help or "").split("\n\n"):
                 verbatim = text.startswith("\b")
                 words = text.removeprefix("\b").strip("\n") if verbatim else " ".join(text.split())
-                section += nodes.literal_block(words, words) if verbatim else nodes.paragraph("", words)
+                section += nodes.literal_block(words, words) if verbatim else paragraph(words)
             usage = command.get_usage(click.Context(command, info_name=title, max_content_width=100))
             example = f"{usage.removeprefix('Usage: ')}\n\n{EXAMPLES[name]}"
             section += nodes.literal_block(example, example, language="text")
@@ -63,7 +69,7 @@ class CommandHelp(Directive):
                 items = nodes.definition_list()
                 for names, text in records:
                     term = nodes.term("", "", nodes.literal("", names))
-                    items += nodes.definition_list_item("", term, nodes.definition("", nodes.paragraph("", text)))
+                    items += nodes.definition_list_item("", term, nodes.definition("", paragraph(text)))
                 section += items
             found.append(section)
         return found
@@ -125,6 +131,20 @@ def attribute_text(app: object, what: str, name: str, attribute: object, options
         lines[:] = inspect.cleandoc(found[1]).splitlines()
 
 
+_COLON = "\ue000"  # stands for a colon in the first line of an attribute's text
+
+
+def hide_colon(app: object, what: str, name: str, attribute: object, options: object, lines: list[str]) -> None:
+    """Hide a colon from Napoleon, which would take the words before it for a type."""
+    if what in ("attribute", "data", "property") and lines:
+        lines[0] = lines[0].replace(":", _COLON)
+
+
+def show_colon(app: object, what: str, name: str, attribute: object, options: object, lines: list[str]) -> None:
+    """Put hidden colons back."""
+    lines[:] = [line.replace(_COLON, ":") for line in lines]
+
+
 def empty_entries(app: object, page: nodes.document) -> None:
     """Warn of entries without a description, which fails the build. NamedTuple's own text describes nothing."""
     for entry in page.findall(addnodes.desc):
@@ -147,6 +167,8 @@ def setup(app: object) -> None:
     app.connect("builder-inited", class_pages.write)
     app.connect("source-read", class_pages.overview)
     app.connect("autodoc-process-docstring", attribute_text)
+    app.connect("autodoc-process-docstring", hide_colon, priority=490)
+    app.connect("autodoc-process-docstring", show_colon, priority=510)
     app.connect("doctree-read", empty_entries)
     app.connect("doctree-read", odd_links)
     app.connect("source-read", lesson_pages.page)

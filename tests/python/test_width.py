@@ -34,13 +34,27 @@ def test_a_table_fits_80_columns(words):
     assert rules, "no table"
 
 
+def test_a_comparison_fits_80_columns(tmp_path):
+    names = [str(tmp_path / name) for name in ("before.json", "after.json")]
+    for name in names:
+        done = run("sweep", "via-shm", "msg-via", "--sizes", "8,64K", "--seconds", "0.5", "--json", name)
+        assert done.returncode == 0, done.stderr
+    done = run("compare", *names)
+    assert done.returncode in (0, 3, 4), done.stderr
+    lines = done.stdout.splitlines()
+    assert len([line for line in lines if " -> " in line]) == 4, done.stdout
+    assert max(map(cell_len, lines)) <= 80, max(lines, key=cell_len)
+
+
 @pytest.mark.timeout(400)
 def test_calibrate_keeps_its_time_and_prints_a_table(tmp_path):
     done = run("calibrate", "shm", "--dry-run", "--seconds", "3", XDG_CONFIG_HOME=str(tmp_path))
     assert done.returncode == 0, done.stderr
-    (row,) = [line for line in done.stdout.splitlines() if line.split()[:1] == ["shm"]]
-    assert row.split()[-2] in ("rput", "rget", "r3"), row
+    pipeline, row = [line.split() for line in done.stdout.splitlines() if line.split()[:1] == ["shm"]]
+    assert pipeline[-1].endswith("%"), pipeline
+    assert row[-2] in ("rput", "rget", "r3"), row
     assert max(map(cell_len, done.stdout.splitlines())) <= 80
+    assert "…" not in done.stdout
     assert "wrote" not in done.stdout
     assert list(tmp_path.rglob("*")) == []
 
@@ -49,6 +63,7 @@ def test_a_calibration_names_the_links_that_had_no_time():
     done = run("calibrate", "shm", "udp", "--dry-run", "--what", "bip", "--seconds", "0.1")
     assert done.returncode == 0, done.stderr
     assert "not calibrated: udp" in done.stdout
+    assert "…" not in done.stdout
     assert max(map(cell_len, done.stdout.splitlines())) <= 80
 
 

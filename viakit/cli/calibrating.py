@@ -167,7 +167,7 @@ def _n_fitting(links: Sequence[str], seconds: float) -> int:
 
 
 def _calibrate_each(wanted: _Wanted, pictures: Mapping[str, Path]) -> None:
-    """Calibrate links in turn until the time is over; print a table, and name the links that were not measured.
+    """Calibrate links in turn until the time is over; print tables, and name the links that were not measured.
 
     The links that are measured share the time equally; it includes the start of their hosts and processes. A link for
     which the time would be too short is not measured.
@@ -175,7 +175,7 @@ def _calibrate_each(wanted: _Wanted, pictures: Mapping[str, Path]) -> None:
     from viakit.measure import calibrate as calibration  # start-up time
     from viakit.measure import calibration_store  # start-up time
     from viakit.measure.calibrate_messages import calibrate_messages  # start-up time
-    from viakit.measure.calibrate_table import table  # start-up time
+    from viakit.measure.calibrate_table import tables  # start-up time
 
     left = list(wanted.links)
     found: list[tuple[str, Calibration | None, Any]] = []
@@ -200,7 +200,8 @@ def _calibrate_each(wanted: _Wanted, pictures: Mapping[str, Path]) -> None:
         if pipeline is not None and link in pictures:
             calibration.save_picture(pipeline, str(pictures[link]))
             saved.append(str(pictures[link]))
-    make_console().print(table(found))
+    for one in tables(found):
+        make_console().print(one)
     for name in saved:
         click.echo(f"wrote {name}")
     if left:

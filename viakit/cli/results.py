@@ -101,11 +101,7 @@ def show(file: str, against: str | None) -> None:
         raise Failure(f"--against applies to sweeps only; tables of {' and '.join(parts)} have no ratios: {file}", 2)
     console = make_console()
     machine = document["environment"]
-    if machine["cores"] is None and machine["cpu"] == "unknown":  # imported
-        where = "an unknown machine"
-    else:
-        where = f"{machine['cpu']}, {counted(machine['cores'], 'core')}, {machine['kernel']}"
-    console.print(f"{machine['date']}  {where}, viakit {machine['viakit']}", style="dim")
+    console.print(f"{machine['date']}  {result.machine_text(machine)}, viakit {machine['viakit']}", style="dim")
     console.print(document["command"], style="dim", markup=False)
     kinds.show(document, console, against)
 

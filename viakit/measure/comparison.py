@@ -15,6 +15,7 @@ several runs can be compared together. *indifferent* (default 1 %) is the larges
 from __future__ import annotations
 
 import math
+import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from viakit.measure.table import format_ratio, format_time
 
 __all__ = ["Change", "Comparison", "compare"]
 
+_WIDTH = 80  # columns of the text
 VERDICTS = ("faster", "slower", "no evidence of change", "too few bursts")
 _KEY = (
     *("protocol", "link", "hosts", "mtu", "mode", "wait", "level"),
@@ -139,8 +141,16 @@ class Comparison:
         return notes + [f"only one of the results has {one}" for one in self.unmatched]
 
     def __str__(self) -> str:
-        rows = [f"  {a:24} {b:>8} {c:>9} -> {d:>9}  {e:24} {f}" for a, b, c, d, e, f in self._rows()]
-        return "\n".join([self.verdict, *rows, *self._notes()])
+        lines = textwrap.wrap(self.verdict, _WIDTH)
+        last = ""
+        for series, nbytes, before, after, ratio, verdict in self._rows():
+            if series != last:
+                lines.append(f"  {series}")
+                last = series
+            lines.append(f"    {nbytes:>8} {before:>8} -> {after:>8}  {ratio:20} {verdict}")
+        for note in self._notes():
+            lines += textwrap.wrap(note, _WIDTH, subsequent_indent="  ")
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         from viakit.measure.report import html_table  # start-up time

@@ -15,7 +15,7 @@ from typing import Any
 
 from viakit.measure import endpoints, plot, sockbuf, table
 from viakit.measure.ladder import format_size
-from viakit.measure.result import Document, conditions, series_label
+from viakit.measure.result import Document, conditions, machine_text, series_label
 from viakit.measure.stats import Ratio
 
 __all__ = ["STYLE", "html", "html_table", "page_head", "per_message", "tables_html", "words"]
@@ -318,8 +318,8 @@ def page_head(
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title><style>{STYLE}</style></head><body>
 <h1>{escape(title)}</h1>
-<p class="sub">{escape(str(machine["date"]))} · {escape(str(machine["cpu"]))}, {machine["cores"]} cores ·
-{escape(str(machine["kernel"]))} · viakit {escape(str(machine["viakit"]))}</p>
+<p class="sub">{escape(str(machine["date"]))} · {escape(machine_text(machine))} ·
+viakit {escape(str(machine["viakit"]))}</p>
 {picture}
 <h2>Summary</h2>
 <ul>{"".join(f"<li>{escape(one)}</li>" for one in told)}</ul>

@@ -28,6 +28,7 @@ __all__ = [
     "check_writable",
     "conditions",
     "load",
+    "machine_text",
     "merge",
     "save",
     "save_csv",
@@ -299,6 +300,13 @@ WORDS = {
     ("buffers", "cold"): "cold buffers",
     ("buffers", "None"): "buffers not recorded",
 }
+
+
+def machine_text(environment: Mapping[str, Any]) -> str:
+    """Return processor, cores and kernel of a result's environment. Imported results know none of them."""
+    if environment["cpu"] == "unknown" and environment["cores"] is None:
+        return "an unknown machine"
+    return f"{environment['cpu']}, {counted(environment['cores'], 'core')}, {environment['kernel']}"
 
 
 def conditions(series: Sequence[Mapping[str, Any]]) -> str:
