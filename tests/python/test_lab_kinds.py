@@ -65,8 +65,8 @@ def test_collectives_are_not_taken_for_barriers(tmp_path):
 
 
 def test_several_kinds_in_one_file_are_shown_each_by_itself(tmp_path):
-    def of(series, points):
-        return {**series, "points": [points]}
+    def of(series, *points):
+        return {**series, "points": list(points)}
 
     times = dict.fromkeys(("median", "p5", "p50", "p90", "p99", "p999", "min", "max"), 1e-6) | {"ci95": [1e-6, 1e-6]}
     side = {
@@ -81,13 +81,18 @@ def test_several_kinds_in_one_file_are_shown_each_by_itself(tmp_path):
     one_way = {"nbytes": 8, "one_way_s": times, "bandwidth_Bps": 8e6, "samples": 9, "counters": {}, "bursts_s": []}
     group = {"operation": "barrier", "algorithm": "message", "protocol": "via", "link": "shm"}
     group |= {"ranks": 2, "hosts": 1, "level": "c", "info": {}}
-    both = Result(series=[of(side, one_way), of(group, {"nbytes": 0, "time_s": times, "samples": 9})], command="x")
+    barrier = {"nbytes": 0, "time_s": times, "samples": 9}
+    barriers = [of(group, barrier), of(group | {"ranks": 4}, barrier)]
+    both = Result(series=[of(side, one_way, one_way | {"nbytes": 64}), *barriers], command="x")
     both["environment"] = {"cpu": "one", "kernel": "Linux"}
     assert list(kinds.split(both)) == [kinds.TRANSFERS, kinds.BARRIERS]
     shown = both._repr_html_()
     assert shown.count('<svg role="img"') == 2
     assert "One-way time" in shown
     assert "Barrier" in shown
+    single = Result({**both, "series": [of(side, one_way), *barriers]})._repr_html_()
+    assert single.count('<svg role="img"') == 1, "a curve of one point; its table has all of it"
+    assert "One-way time" in single
     for write in (lambda: both.save(tmp_path / "a.csv"), both.plot, lambda: both.save(tmp_path / "a.png")):
         with pytest.raises(result.ResultError, match=r"(this result|result 1) holds transfers and barriers"):
             write()

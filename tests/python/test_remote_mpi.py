@@ -101,10 +101,13 @@ def test_frames_of_an_mpi_cross_the_wire(remote, flavour):
 def test_a_killed_rank_ends_the_pair(remote, on_hosts, flavour, side):
     needs.mpi_library(f"mpi:{flavour}")
     with Pair(f"mpi:{flavour}", testbed=remote, timeout_s=LIMIT_S) as pair:
+        files = {file for pid in pair.pids for file in mpi.shared_files(pid)}
+        assert files or flavour == "openmpi"
         remote.hosts[side].run(["kill", "-9", str(pair.pids[side])], timeout=LIMIT_S)
         with pytest.raises(MeasureError) as caught:
             pair.run(64, count=1000)
     assert caught.value.reason in ("died", "gone")
+    assert not [file for file in files if os.path.exists(file)]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])

@@ -32,7 +32,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -289,8 +289,11 @@ class FarRanks:
             if time.monotonic() > deadline:
                 raise TimeoutError
 
-    def remember(self, files: Any) -> None:
-        """Do nothing: the processes on the hosts find the library's files themselves."""
+    def remember(self, files: Iterable[str]) -> None:
+        """Register files in /dev/shm of the hosts, to be removed after the ranks have ended."""
+        for place in self._places:
+            with contextlib.suppress(OSError):
+                place.control.send({"files": sorted(files)})
 
     def kill(self) -> None:
         """Kill all remaining processes on all hosts. Idempotent."""
@@ -373,9 +376,8 @@ def _listen(path: Path) -> socket.socket:
     return listener
 
 
-def _end_strays(mark: str) -> None:
-    """Kill all processes of the job on this host, and remove the files in /dev/shm that they leave."""
-    files: set[str] = set()
+def _end_strays(mark: str, files: set[str]) -> None:
+    """Kill all processes of the job on this host, and remove the files in /dev/shm that they leave, and *files*."""
     deadline = time.monotonic() + _GONE_S
     while (strays := mpi.marked(_MARK, mark)) and time.monotonic() < deadline:
         for pid in strays:
@@ -388,12 +390,16 @@ def _end_strays(mark: str) -> None:
             os.unlink(path)
 
 
-def _serve(control: Channel, gifts: dict[socket.socket, list[int]]) -> None:
-    """Hand a socket to each process that connects, until the owner ends the job or has ended."""
+def _serve(control: Channel, gifts: dict[socket.socket, list[int]], files: set[str]) -> None:
+    """Hand a socket to each process that connects, until the owner ends the job or has ended. Collect its *files*."""
     while True:
         ready = select.select([control.sock, *gifts], [], [])[0]
         if control.sock in ready:
-            return
+            message, _ = control.recv(_REPLY_S)
+            if "files" not in message:
+                return
+            files.update(one for one in message["files"] if one.startswith("/dev/shm/mpich"))
+            continue
         for listener in ready:
             fds = gifts[listener]
             with contextlib.suppress(OSError), listener.accept()[0] as sock:
@@ -424,12 +430,13 @@ def main() -> int:
     words = command(_MODULE, ["--agent", str(given.folder / _STARTS)])
     path.write_text(_AGENT.format(path=path, agent=shlex.join(words)), encoding="utf-8")
     path.chmod(0o700)
+    files: set[str] = set()  # that MPICH leaves when its ranks are killed
     try:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(EOFError, TimeoutError, OSError):
             control.send(_found(given.wish, str(given.folder)))
-            _serve(control, gifts)
+            _serve(control, gifts, files)
     finally:
-        _end_strays(given.mark)
+        _end_strays(given.mark, files)
         with contextlib.suppress(OSError):
             control.send({"ended": True})
     return 0
