@@ -18,8 +18,10 @@ import time
 import urllib.request
 from pathlib import Path
 
+import nbformat
 import needs
 import pytest
+from leftovers import marked
 from ports import free_port
 
 sync_api = needs.module("playwright.sync_api", "browser")
@@ -265,6 +267,36 @@ def test_a_lesson_in_jupyterlab(page, jupyter):
     assert not page.complaints, page.complaints
     save_and_reload(page, folder)
     assert tracked_files() == before, "a lesson changed the sources or the installed package"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("how", ["Restart Kernel…", "Shut Down Kernel"])
+def test_a_kernel_that_ends_takes_its_measurement_along(page, jupyter, how):
+    """Its processes end, and a restarted kernel measures again."""
+    address, folder = jupyter
+    mark = f"VIAKIT_TEST_RUN={os.environ['VIAKIT_TEST_RUN']}".encode()  # of all processes that tests here have started
+    cell = "from viakit import lab\nlab.compare('unix', 'via-shm', sizes='8,4K', seconds=900)"
+    spec = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell)], metadata={"kernelspec": spec})
+    nbformat.write(book, folder / "ends.ipynb")
+    page.goto(address.replace("00-start-here.md", "ends.ipynb"))
+    page.locator(".jp-StatusBar-TextItem", has_text="| Idle").wait_for()
+
+    def workers() -> list[str]:
+        return [one for one in marked(mark).values() if re.search(r"viakit\.(lab\._worker|measure\.worker)", one)]
+
+    for _ in range(2 if how.startswith("Restart") else 1):
+        page.get_by_role("menuitem", name="Run", exact=True).click()
+        page.get_by_role("menuitem", name=re.compile("^Run All Cells")).click()
+        wait_for(page, lambda: points(page) > 0 and len(workers()) >= 3, "the first point")
+        page.get_by_role("menuitem", name="Kernel", exact=True).click()
+        page.get_by_role("menuitem", name=re.compile(f"^{how}")).click()
+        if how.startswith("Restart"):
+            page.locator(".jp-Dialog .jp-mod-accept").click()
+        wait_for(page, lambda: not workers(), "the end of its processes")
+        if how.startswith("Restart"):
+            page.locator(".jp-StatusBar-TextItem", has_text="| Idle").wait_for()
 
 
 @pytest.mark.slow
