@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import needs
+import pytest
 
 from viakit.testbed import Testbed
 
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
-MISSING = "missing package openssh-server or openssh-client" if SSHD is None or shutil.which("ssh") is None else None
 
 _SERVER = """
 HostKey {folder}/host_key
@@ -51,6 +51,8 @@ def ssh_hosts(folder: Path, n: int = 2, mtu: int = 1500) -> Iterator[Testbed]:
     Each has a cache of its own: *folder*/cache_h0, ... Host ``refusing`` refuses the key. The host key of "newhost" is
     unknown.
     """
+    if SSHD is None or shutil.which("ssh") is None:
+        pytest.skip("missing package openssh-server or openssh-client")
     for name in ("host_key", "user_key", "wrong_key"):
         _key(folder / name)
     if os.geteuid() == 0:

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import needs
 import pytest
 from leftovers import marked
-from ssh_hosts import MISSING, ssh_hosts
+from ssh_hosts import ssh_hosts
 
 from viakit.launch import mpi_library as mpi
 from viakit.measure import MeasureError, Pair
@@ -37,8 +37,6 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def hosts(folder):
-    if MISSING:
-        pytest.skip(MISSING)
     with ssh_hosts(folder) as testbed:
         yield testbed
 
@@ -143,6 +141,14 @@ def test_a_library_that_a_host_lacks_is_named_with_the_host(remote, tmp_path):
             ranks.start()
 
 
+def test_the_network_of_hosts_with_interfaces_without_address():
+    ranks = FarRanks("mpi:openmpi", lambda name: [name], 1, None, None)
+    for address in ("10.0.0.1", "10.0.0.2"):
+        facts = {"interfaces": [{"address": None}, {"address": f"{address}/24"}]}
+        ranks._places.append(SimpleNamespace(host=SimpleNamespace(address=address, facts=facts)))
+    assert ranks._network() == "10.0.0.0/24"
+
+
 def test_different_versions_are_refused(tmp_path):
     with open(tmp_path / "output", "wb") as output:
         ranks = FarRanks("mpi:openmpi", lambda name: [name], 1, output, None)
@@ -153,7 +159,7 @@ def test_different_versions_are_refused(tmp_path):
 
 
 def test_a_rank_whose_owner_has_ended_takes_nothing(tmp_path):
-    assert taken(str(tmp_path / "nobody")) is None
+    assert taken(str(tmp_path / "absent")) is None
     assert not os.listdir(tmp_path)
 
 

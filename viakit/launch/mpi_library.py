@@ -78,11 +78,11 @@ class Library:
             extra["TMPDIR"] = scratch
         return extra
 
-    def over_tcp(self) -> dict[str, str]:
-        """Return the variables that make ranks on hosts of a testbed use TCP, not the memory that the hosts share."""
+    def over_tcp(self, interface: str = "eth0") -> dict[str, str]:
+        """Return the variables that make ranks on several hosts use TCP over an interface, not shared memory."""
         if self.flavour == "openmpi":
-            return {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,tcp", "OMPI_MCA_btl_tcp_if_include": "eth0"}
-        return {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0", "FI_PROVIDER": "tcp"}
+            return {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,tcp", "OMPI_MCA_btl_tcp_if_include": interface}
+        return {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": interface, "FI_PROVIDER": "tcp", "FI_TCP_IFACE": interface}
 
 
 def is_mpi(protocol: str | None) -> bool:

@@ -188,9 +188,10 @@ class FarRanks:
             raise MeasureError(f"host {name}: the helper for {self._wish} did not start ({error})", "died") from None
         if "error" in found:
             raise MeasureError(f"host {name}: {found['error']}", "missing")
-        place.prefix, place.mpiexec, place.version = found["prefix"], found["mpiexec"], found["version"]
-        place.variables = found["variables"] | self._over_tcp(place, found["flavour"]) | {_MARK: self._mark}
-        self._flavour = found["flavour"]
+        library = mpi.Library(found["flavour"], found["libmpi"], found["mpiexec"])
+        place.prefix, place.mpiexec, place.version = found["prefix"], library.mpiexec, found["version"]
+        place.variables = found["variables"] | library.over_tcp(place.host.interface) | {_MARK: self._mark}
+        self._flavour = library.flavour
 
     def _check_versions(self) -> None:
         """Raise MeasureError if two hosts have different libraries."""
@@ -202,13 +203,6 @@ class FarRanks:
                     f"{place.version}; install one version of one library on all hosts",
                     "mismatch",
                 )
-
-    def _over_tcp(self, place: _Place, flavour: str) -> dict[str, str]:
-        """Return the variables that make ranks of a host use TCP over the chosen interface."""
-        interface = place.host.interface
-        if flavour == "openmpi":
-            return {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,tcp", "OMPI_MCA_btl_tcp_if_include": interface}
-        return {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": interface, "FI_PROVIDER": "tcp", "FI_TCP_IFACE": interface}
 
     def _launcher_variables(self, first: _Place) -> dict[str, str]:
         """Return the variables of Open MPI's launcher; version 4 has other names than version 5."""
@@ -226,7 +220,7 @@ class FarRanks:
         found = set()
         for place in self._places:
             for one in place.host.facts["interfaces"]:
-                if one["address"].partition("/")[0] == place.host.address:
+                if (one["address"] or "").partition("/")[0] == place.host.address:
                     found.add(str(ipaddress.ip_interface(one["address"]).network))
         return found.pop() if len(found) == 1 else ""
 
@@ -363,6 +357,7 @@ def _found(wish: str, folder: str) -> dict[str, Any]:
     return {
         "flavour": library.flavour,
         "version": os.path.basename(os.path.realpath(library.libmpi)),
+        "libmpi": library.libmpi,
         "mpiexec": library.mpiexec,
         "prefix": str(Path(library.mpiexec).parent.parent),
         "variables": library.environment(folder),
