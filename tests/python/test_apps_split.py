@@ -7,6 +7,7 @@ import pytest
 
 from viakit.apps import speedup, split
 from viakit.apps.phases import STATES
+from viakit.papers import lobosco
 
 
 def test_policies_problem_and_kernels():
@@ -27,6 +28,13 @@ def test_policies_problem_and_kernels():
     page = split.html(document)
     for text in ("mpich-p4", "in Recv", "MVICH Gig RDMA", "3.66", "2 ranks"):
         assert text in page, text
+    assert "predicted" not in page
+    both = split.html(document, lobosco.columns)
+    published, predicted = both.index("<td>published</td>"), both.index("<td>predicted by the replay</td>")
+    assert published < predicted
+    assert both[predicted:].count("<td>") == 1 + len(lobosco.COLUMNS)
+    looks = {split.fill(state) for state in STATES}
+    assert len(looks) == len(STATES), "states differ by colour and stripes"
 
 
 @pytest.mark.parametrize(

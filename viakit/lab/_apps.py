@@ -113,7 +113,9 @@ class App(SettingsExperiment):
         self.timelines = {name: base64.b64decode(text) for name, text in extra.get("timelines", {}).items()}
 
     def _html(self, result: Result) -> str:
-        return result._repr_html_() + split.html(result) + self.timelines_html()
+        from viakit.papers import lobosco  # start-up time
+
+        return result._repr_html_() + split.html(result, lobosco.columns) + self.timelines_html()
 
     def timelines_html(self) -> str:
         """Return the timelines as HTML."""

@@ -20,7 +20,7 @@ from viakit.apps.water_exchange import window
 from viakit.papers.rules import Prediction
 from viakit.replay import Model, Schedule, library, model, run
 
-__all__ = ["COLUMNS", "PROBLEMS", "PROBLEM_OF", "predict", "schedule", "speedup", "speedups"]
+__all__ = ["COLUMNS", "PROBLEMS", "PROBLEM_OF", "columns", "predict", "schedule", "speedup", "speedups"]
 
 KB = 1024
 PROBLEMS = ("ep", "sor-zero", "sor-nonzero", "water-288", "water-1728", "fft", "is")
@@ -196,6 +196,11 @@ def speedup(problem: str, column: str, ranks: int) -> float:
     """Return the predicted speed-up of a problem in a column of Table III."""
     total = paper()["problems"][problem]["sequential_ms"] * 1e-3
     return total / run(schedule(problem, ranks), _costs(column)).end_s
+
+
+def columns(problem: str, ranks: int = 8) -> list[float]:
+    """Return the predicted speed-ups of a problem on *ranks* processors, in the order of Table III's columns."""
+    return [speedup(problem, column, ranks) for column in COLUMNS]
 
 
 def speedups(ranks: tuple[int, ...] = (1, 2, 4, 8, 16)) -> dict[str, dict[str, list[tuple[int, float]]]]:
