@@ -34,7 +34,7 @@ struct msg_channel {
 
     /* Accepts as much of the packet as possible. Returns 1 if all of it is accepted: its data may be reused. Returns
      * 0 if none or only a part is (out->sent bytes): push again later. A negative result means that the rank has
-     * failed, which msg_peer_failed has reported. Data of an EAGER or SYNC packet is never longer than
+     * failed, which msg_peer_failed has reported. Data of an EAGER, SYNC or RTS packet is never longer than
      * peer->eager_limit; a DATA packet may have any length. */
     int (*push)(struct msg_peer *peer, struct msg_out *out);
 
@@ -109,7 +109,7 @@ static inline void msg_noticed(struct msg_peer *peer)
 }
 
 /* Pushes a packet, for channels whose packets have a longest length. DATA goes in segments of at most `longest` bytes,
- * in multiples of 8 so that the receiver's copies stay aligned. `address` is the offset of the segment in the message.
+ * in multiples of 8. `address` is the offset of the segment in the message.
  * push_one sends n bytes of the data from out->sent on, which keeps the position when there are no credits. */
 static inline int msg_push_segments(struct msg_peer *peer, struct msg_out *out, size_t longest,
                                     int (*push_one)(struct msg_peer *peer, struct msg_out *out, size_t n))
@@ -119,7 +119,7 @@ static inline int msg_push_segments(struct msg_peer *peer, struct msg_out *out, 
     size_t most = (longest - sizeof out->packet) & ~(size_t)7;
     while (out->sent < out->len) {
         size_t n = out->len - out->sent < most ? out->len - out->sent : most;
-        out->packet.rest.address = out->sent;
+        out->packet.rest.address = out->offset + out->sent;
         int taken = push_one(peer, out, n);
         if (taken != 1)
             return taken;

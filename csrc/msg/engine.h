@@ -11,7 +11,7 @@
  *                                <--------- CTS+address         (reads)                      <---------- CTS
  *                             (writes)  ========>               <---------- FIN           DATA+data ------->  ...
  *                             FIN -------------->
- *   synchronous: <-- ACK
+ *   synchronous: <-- ACK                                                               RTS may carry the first bytes
  *
  * Invariants. Packets of one pair of ranks arrive in order. Matching is decided when the first packet of a message
  * (EAGER, SYNC, RTS) arrives, so messages cannot overtake one another. The engine hands a packet to a channel only
@@ -104,6 +104,7 @@ struct msg_out {
     /* Follows the packet. For a DATA packet: all remaining data, which the channel may segment. */
     const char *data;
     size_t len, sent;     /* Bytes of data. Bytes already accepted. */
+    size_t offset;        /* DATA: of `data` in the message */
     msg_request *request; /* Notified by msg_out_taken. */
 };
 
@@ -194,7 +195,8 @@ struct msg_message {
     int32_t source;
     uint8_t arriving;  /* 1: data is still arriving (tcp); 2: its sender died, so the data is incomplete */
     uint8_t taken;     /* removed from the queue, by msg_mprobe or by a receive */
-    size_t len;        /* bytes of data, or announced length */
+    size_t len;        /* bytes of the message, also if it is only announced */
+    size_t here;       /* bytes in `data`; less than len: the others follow on request */
     char *data;        /* `small`, or malloc'ed; NULL: announced only */
     msg_request *to;   /* receive that gets the data once all of it has arrived */
     msg_request *from; /* message to oneself: the send request that still holds the data, or waits for the match */
@@ -455,7 +457,8 @@ void msg_put_arrived(msg_request *r);                  /* all RDMA writes into t
 size_t msg_rendezvous_threshold(const msg_world *w, int local, size_t most);
 void msg_announce(msg_request *r, struct msg_peer *peer);
 /* The peer has announced the message of this receive: replies, and begins the transfer. */
-void msg_accept_announced(struct msg_peer *peer, const struct msg_packet *p, msg_request *r);
+/* The same: the first `here` bytes came with the announcement, and are in the receive's buffer as far as it has room. */
+void msg_accept_announced(struct msg_peer *peer, const struct msg_packet *p, msg_request *r, size_t here);
 /* A send of this rank that the peer has been notified of by a packet of this kind, and that transfers nothing yet. NULL
  * for any other id. */
 msg_request *msg_announced(struct msg_peer *peer, uint64_t id, int kind);

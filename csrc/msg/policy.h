@@ -63,6 +63,7 @@ typedef enum {
     X(eager_limit_local, 8192, "the same between ranks of one host (channel via); -1: as eager_limit")                 \
     X(rendezvous, MSG_RPUT, "how longer ones go: 0 rput, 1 rget, 2 r3")                                                \
     X(rendezvous_local, -1, "the same between ranks of one host; -1: as rendezvous")                                   \
+    X(request_data, 0, "bytes of its data that the request (RTS) of a longer one carries, if it goes by r3")           \
     X(rdma_from, 0, "rendezvous of fewer bytes go by copied segments (r3), regardless of `rendezvous`")                \
     X(piece, 67108864, "RDMA moves at most so many bytes at a time; at most MaxTransferSize")                          \
     X(credits, 64, "eager buffers that a rank keeps ready for each other rank (via)")                                  \

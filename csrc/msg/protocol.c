@@ -59,19 +59,24 @@ void msg_push(struct msg_peer *peer, struct msg_out *out)
     msg_enqueue(peer, out);
 }
 
-/* Replaces a queued eager message by its announcement, after the receiver has sent XOFF. Does nothing if the data is
- * hardly longer than an announcement, or has begun to leave. Proposes R3, because no memory is registered here. */
+/* Replaces a queued eager message by its announcement, after the receiver has sent XOFF, and removes the data from an
+ * announcement. Does nothing if the data is hardly longer than an announcement, or has begun to leave. Proposes R3,
+ * because no memory is registered here. */
 static void announce_instead(struct msg_out *out)
 {
     uint8_t kind = out->packet.head.kind & MSG_PKT_MASK;
-    if ((kind != MSG_PKT_EAGER && kind != MSG_PKT_SYNC) || out->len <= MSG_INLINE || out->sent)
+    if ((kind != MSG_PKT_EAGER && kind != MSG_PKT_SYNC && kind != MSG_PKT_RTS) || out->len <= MSG_INLINE || out->sent)
         return;
+    out->data = NULL;
+    out->len = 0;
+    if (kind == MSG_PKT_RTS) {
+        out->request->started = 0;
+        return;
+    }
     out->packet.head.kind = (uint8_t)((out->packet.head.kind & ~MSG_PKT_MASK) | MSG_PKT_RTS);
     out->packet.rest.how = MSG_R3;
     /* The request keeps buf and len, from which clear_to_send makes a DATA packet. For a SYNC message the CTS
      * implies the match, so no ACK is needed. */
-    out->data = NULL;
-    out->len = 0;
     MSG_COUNT(out->request->world, eager_sent, -1);
     MSG_COUNT(out->request->world, rendezvous_sent, 1);
 }
@@ -285,6 +290,32 @@ static msg_message *keep(struct msg_peer *peer, const struct msg_packet *p, cons
     return NULL;
 }
 
+/* Copies data that came with an announcement. msg_put_arrived converts the whole message later. */
+static void copy_first_bytes(msg_request *r, const void *data, size_t here)
+{
+    size_t n = here < r->len ? here : r->len;
+    if (n == 0)
+        return;
+    memcpy(r->buf, data, n);
+    msg_count_copy(r->world, n);
+}
+
+/* An announcement has arrived with the first `here` bytes of its message, usually none. */
+static void announced(struct msg_peer *peer, const struct msg_packet *p, const void *data, size_t here)
+{
+    msg_request *r = msg_match_posted(peer->world, p->head.context, peer->rank, p->head.tag);
+    here = here < p->rest.len ? here : p->rest.len; /* a rank that breaks the protocol may send more */
+    if (r) {
+        msg_bind(r, peer->rank, p);
+        copy_first_bytes(r, data, here);
+        msg_accept_announced(peer, p, r, here);
+        return;
+    }
+    msg_message *m = keep(peer, p, data, here);
+    if (m)
+        m->len = p->rest.len;
+}
+
 /* Four kinds of unexpected message: still arriving (tcp), held by a send of this rank, announced, or complete. */
 void msg_deliver_unexpected(msg_world *w, msg_message *m, msg_request *r)
 {
@@ -298,8 +329,9 @@ void msg_deliver_unexpected(msg_world *w, msg_message *m, msg_request *r)
         msg_copy_in(w, r, m->data ? m->data : m->from->buf, m->len);
         msg_complete(m->from, MSG_SUCCESS);
         msg_received(r);
-    } else if (m->data == NULL) {
-        msg_accept_announced(&w->peers[m->source], &m->packet, r);
+    } else if ((m->packet.head.kind & MSG_PKT_MASK) == MSG_PKT_RTS) {
+        copy_first_bytes(r, m->data, m->here);
+        msg_accept_announced(&w->peers[m->source], &m->packet, r, m->here);
     } else {
         msg_copy_in(w, r, m->data, m->len);
         if ((m->packet.head.kind & MSG_PKT_MASK) == MSG_PKT_SYNC && m->source != w->rank)
@@ -315,19 +347,6 @@ static void handle_control(struct msg_peer *peer, const struct msg_packet *p)
     msg_world *w = peer->world;
     msg_request *r;
     switch (p->head.kind & MSG_PKT_MASK) {
-    case MSG_PKT_RTS:
-        r = msg_match_posted(w, p->head.context, peer->rank, p->head.tag);
-        if (r) {
-            msg_bind(r, peer->rank, p);
-            msg_accept_announced(peer, p, r);
-        } else {
-            msg_message *m = keep(peer, p, NULL, 0);
-            if (m) {
-                m->data = NULL;
-                m->len = p->rest.len;
-            }
-        }
-        break;
     case MSG_PKT_CTS:
         msg_clear_to_send(peer, p);
         break;
@@ -377,6 +396,8 @@ void msg_arrived(struct msg_peer *peer, const struct msg_packet *p, const void *
         if (kind == MSG_PKT_SYNC)
             msg_push_ids(peer, MSG_PKT_ACK, p->rest.id, 0);
         msg_received(r);
+    } else if (kind == MSG_PKT_RTS) {
+        announced(peer, p, data, len);
     } else if (kind == MSG_PKT_DATA) {
         msg_request *r = msg_segment_of(peer, p, len);
         if (r == NULL)
@@ -431,6 +452,46 @@ static void message_arriving(struct msg_peer *peer, struct msg_in *in)
     }
 }
 
+/* An announcement with data: it goes to the receive if one is posted, else it is kept until all of it has arrived. Only
+ * then can the message be probed. */
+static void announcement_arriving(struct msg_peer *peer, struct msg_in *in)
+{
+    msg_world *w = peer->world;
+    const struct msg_packet *p = &in->packet;
+    msg_request *r = in->len <= p->rest.len ? msg_match_posted(w, p->head.context, peer->rank, p->head.tag) : NULL;
+    if (r) {
+        msg_bind(r, peer->rank, p);
+        r->flags |= MSG_MOVING; /* as in message_arriving */
+        in->request = r;
+    }
+    if (r && !w->policy.copy_recv) {
+        in->to = r->buf;
+        in->room = in->len < r->len ? in->len : r->len;
+        return;
+    }
+    if ((in->message = msg_message_new(w, in->len)) == NULL) {
+        msg_peer_failed(peer, "memory is exhausted: an announced message could not be received");
+        return;
+    }
+    in->to = in->message->data;
+    in->room = in->len;
+}
+
+/* Its data has arrived. */
+static void announcement_done(struct msg_peer *peer, struct msg_in *in)
+{
+    msg_message *m = in->message;
+    msg_request *r = in->request;
+    if (r) {
+        if (m)
+            copy_first_bytes(r, m->data, in->len);
+        msg_accept_announced(peer, &in->packet, r, in->len);
+    } else
+        announced(peer, &in->packet, m ? m->data : NULL, m ? in->len : 0);
+    if (m)
+        msg_message_put(peer->world, m);
+}
+
 /* Called by channels that read a stream (tcp), after a packet's header: sets the destination of its len bytes of
  * data. msg_arrival_done or msg_arrival_lost follows. */
 void msg_arriving(struct msg_peer *peer, const struct msg_packet *p, size_t len, struct msg_in *in)
@@ -439,6 +500,8 @@ void msg_arriving(struct msg_peer *peer, const struct msg_packet *p, size_t len,
     int kind = p->head.kind & MSG_PKT_MASK;
     if (kind == MSG_PKT_EAGER || kind == MSG_PKT_SYNC) {
         message_arriving(peer, in);
+    } else if (kind == MSG_PKT_RTS && len) {
+        announcement_arriving(peer, in);
     } else if (kind == MSG_PKT_DATA) {
         msg_request *r = msg_segment_of(peer, p, len);
         if (r == NULL)
@@ -468,6 +531,10 @@ void msg_arrival_done(struct msg_peer *peer, struct msg_in *in)
         msg_active_arrived(peer, &in->packet, m ? m->data : NULL, in->len);
         if (m)
             msg_message_put(w, m);
+        return;
+    }
+    if (kind == MSG_PKT_RTS) {
+        announcement_done(peer, in);
         return;
     }
     if (kind != MSG_PKT_EAGER && kind != MSG_PKT_SYNC && kind != MSG_PKT_DATA) {
@@ -510,7 +577,7 @@ void msg_arrival_done(struct msg_peer *peer, struct msg_in *in)
 void msg_arrival_lost(struct msg_peer *peer, struct msg_in *in)
 {
     msg_message *m = in->message;
-    int kind = in->packet.head.kind & MSG_PKT_MASK, is_message = kind != MSG_PKT_DATA && kind != MSG_PKT_ACTIVE;
+    int kind = in->packet.head.kind & MSG_PKT_MASK, is_message = kind == MSG_PKT_EAGER || kind == MSG_PKT_SYNC;
     if (m == NULL)
         return;
     if (m->taken && m->to == NULL && is_message) {

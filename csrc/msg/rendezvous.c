@@ -61,6 +61,19 @@ void msg_choose_rendezvous(msg_world *w, const msg_calibration both[2])
 
 /* ---------------------------------------------------------------- announcing */
 
+/* Puts the first bytes of the message into its request, as LAM does (policy.request_data). After an XOFF the receiver
+ * has no room for them. */
+static void send_first_bytes(msg_request *r, const struct msg_peer *peer)
+{
+    size_t most = (size_t)r->world->policy.request_data;
+    most = most < peer->eager_limit ? most : peer->eager_limit;
+    if (most == 0 || peer->off)
+        return;
+    r->started = most < r->len ? most : r->len;
+    r->out.data = r->buf;
+    r->out.len = r->started;
+}
+
 /* Makes the announcement of a message in its msg_out, and proposes a transfer. */
 void msg_announce(msg_request *r, struct msg_peer *peer)
 {
@@ -81,6 +94,8 @@ void msg_announce(msg_request *r, struct msg_peer *peer)
         } else
             out->packet.rest.how = MSG_RPUT;
     }
+    if (out->packet.rest.how == MSG_R3)
+        send_first_bytes(r, peer);
 }
 
 /* ---------------------------------------------------------------- RDMA */
@@ -189,7 +204,7 @@ void msg_put_arrived(msg_request *r)
 }
 
 /* Replies to an announced message. */
-void msg_accept_announced(struct msg_peer *peer, const struct msg_packet *p, msg_request *r)
+void msg_accept_announced(struct msg_peer *peer, const struct msg_packet *p, msg_request *r, size_t here)
 {
     int error = msg_peer_error(peer);
     if (error) {
@@ -201,6 +216,7 @@ void msg_accept_announced(struct msg_peer *peer, const struct msg_packet *p, msg
     if (r->want < p->rest.len)
         r->status.error = MSG_ERR_TRUNCATE;
     r->status.len = r->want;
+    r->moved = here < r->want ? here : r->want;
     r->remote_id = p->rest.id;
     r->flags |= MSG_MOVING;
     r->how = MSG_BY_SEGMENTS;
@@ -209,7 +225,7 @@ void msg_accept_announced(struct msg_peer *peer, const struct msg_packet *p, msg
         .rest = {.len = r->want, .id = p->rest.id, .peer_id = r->id, .how = MSG_R3},
     };
     /* The transfer is chosen by trial: reading, if offered and if the buffer can be registered. Otherwise writing.
-     * Otherwise segments, which need no registration. If no bytes are wanted, the CTS only completes the send. */
+     * Otherwise segments, which need no registration. If no more bytes are wanted, the CTS only completes the send. */
     if (r->want && p->rest.how == MSG_RGET && peer->channel->get && peer->channel->hold(peer, r, r->want, 0) == 0) {
         r->address = p->rest.address;
         r->handle = p->rest.handle;
@@ -224,8 +240,8 @@ void msg_accept_announced(struct msg_peer *peer, const struct msg_packet *p, msg
         cts.rest.address = r->address;
         cts.rest.handle = r->handle;
     }
-    if (r->want == 0)
-        msg_received(r);
+    if (r->how == MSG_BY_SEGMENTS && r->moved == r->want)
+        msg_put_arrived(r);
     msg_push_control(peer, &cts);
 }
 
@@ -252,7 +268,7 @@ void msg_clear_to_send(struct msg_peer *peer, const struct msg_packet *p)
     msg_release_buffer(r); /* it may have been offered for reading */
     r->flags |= MSG_MOVING;
     r->want = p->rest.len < r->len ? p->rest.len : r->len;
-    if (r->want == 0) {
+    if (r->want <= r->started) { /* none, or no more than the request carried */
         msg_complete(r, MSG_SUCCESS);
         return;
     }
@@ -267,9 +283,10 @@ void msg_clear_to_send(struct msg_peer *peer, const struct msg_packet *p)
     MSG_COUNT(w, r3, 1);
     /* The request's msg_out is free since the RTS was accepted. It now becomes one DATA packet, which the channel
      * segments as needed. */
-    r->out = (struct msg_out){.request = r, .data = r->buf, .len = r->want};
+    size_t sent = r->started;
+    r->out = (struct msg_out){.request = r, .data = (const char *)r->buf + sent, .len = r->want - sent, .offset = sent};
     r->out.packet.head.kind = MSG_PKT_DATA;
-    r->out.packet.rest = (struct msg_rest){.peer_id = p->rest.peer_id, .len = r->want};
+    r->out.packet.rest = (struct msg_rest){.peer_id = p->rest.peer_id, .len = r->want, .address = sent};
     msg_push(peer, &r->out);
 }
 

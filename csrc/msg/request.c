@@ -203,7 +203,7 @@ msg_message *msg_message_new(msg_world *w, size_t len)
     m->arriving = m->taken = 0;
     m->to = m->from = NULL;
     m->data = data;
-    m->len = len;
+    m->len = m->here = len;
     w->unexpected_bytes += len > MSG_INLINE ? len : 0;
     w->counters[MSG_COUNTER_unexpected_bytes_now] = w->unexpected_bytes;
     if (w->unexpected_bytes > w->counters[MSG_COUNTER_unexpected_bytes_most])
@@ -216,7 +216,7 @@ msg_message *msg_message_new(msg_world *w, size_t len)
 void msg_message_put(msg_world *w, msg_message *m)
 {
     if (m->data != m->small && m->data != NULL) {
-        w->unexpected_bytes -= m->len;
+        w->unexpected_bytes -= m->here;
         w->counters[MSG_COUNTER_unexpected_bytes_now] = w->unexpected_bytes;
         free(m->data);
     }

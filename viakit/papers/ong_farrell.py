@@ -29,7 +29,9 @@ MEASURED = {
     "fig4": ("tcp", "msg-tcp:mpich-p4"),
     "fig5": ("via-eth", "msg-via:mvich-r3"),
 }
-LAM = library("lam-c2c-convert", eager_limit=128.0 * KB, sockbuf=128.0 * KB + 24, overhead_us=LAM_US)
+LAM = library(
+    "lam-c2c-convert", eager_limit=128.0 * KB, request_data=128.0 * KB, sockbuf=128.0 * KB + 24, overhead_us=LAM_US
+)
 MPICH = library("mpich-p4", sockbuf=4096.0, overhead_us=MPICH_US)
 MVICH = library("mvich-r3")
 

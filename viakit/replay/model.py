@@ -9,7 +9,8 @@ The libraries' work:
 
 - A copy or a conversion passes over the whole message with the CPU, before it is sent or after it has come. It overlaps
   with nothing. With the copied segments of ``r3``, only one segment's copy on each side does not overlap.
-- A rendezvous costs a request and a reply, which is twice the latency of a short message (Turner and Chen, 3.1).
+- A rendezvous costs a request and a reply, which is twice the latency of a short message (Turner and Chen, 3.1). The
+  request may carry the first bytes of the message, as LAM's does (Ong and Farrell, 4.2).
 - A daemon on each host adds two crossings within the hosts, each with two copies, for each packet.
 """
 
@@ -40,6 +41,8 @@ class Library:
         Bytes of the longest message that is sent at once.
     rendezvous : str
         How longer ones go: "rput" (RDMA write into the receiver's buffer) or "r3" (copied segments).
+    request_data : float
+        Bytes of a longer one that its request carries.
     copies : float
         Passes of the CPUs over each message beside those of the protocol: copies and conversions, of both sides.
     eager_copies : float
@@ -60,6 +63,7 @@ class Library:
     channel: str
     eager_limit: float = NO_LIMIT
     rendezvous: str = "rput"
+    request_data: float = 0.0
     copies: float = 0.0
     eager_copies: float = 0.0
     sockbuf: float | None = None
@@ -86,11 +90,13 @@ class Library:
         path = self.raw(machine)
         if self.daemon:
             return self._by_daemon(machine, path, nbytes)
+        first = min(self.request_data, nbytes)  # bytes that the request of a long message carries
         passes = self.copies * nbytes + (self.eager_copies * nbytes if short else 0.0)
         if not short and self.rendezvous == "r3":
             passes += self.eager_copies * min(nbytes, self.eager_limit)
-        took = path.time_s(nbytes) + passes * copy
-        return took if short else took + 2 * path.time_s(0)
+        if short:
+            return path.time_s(nbytes) + passes * copy
+        return path.time_s(first) + path.time_s(0) + path.time_s(nbytes - first) + passes * copy
 
     def _by_daemon(self, machine: Machine, path: Path, nbytes: float) -> float:
         """Return the seconds of a message through the daemons of both hosts.
@@ -163,6 +169,7 @@ def library(policy: str, **changes: Any) -> Library:
         fields["channel"],
         eager_limit=NO_LIMIT if limit < 0 or limit > NO_LIMIT else float(limit),
         rendezvous="r3" if fields["rendezvous"] == 2 else "rput",
+        request_data=float(fields["request_data"]),
         copies=float(fields["copy_send"] + fields["copy_recv"] + 2 * fields["convert"]),
         eager_copies=2.0 if fields["channel"] == "via" else 0.0,
         sockbuf={0: None, -1: float(1 << 30), -3: limit + 24.0}.get(
