@@ -17,7 +17,6 @@ from typing import IO
 
 import viakit
 from viakit.apps.harness import COMMAND, PROGRAM, TERMINAL
-from viakit.launch import mpi_library as mpi
 
 __all__ = ["PROTOCOLS", "command", "launch_environment", "protocol_words", "run_ranks", "with_policy"]
 
@@ -122,8 +121,7 @@ def run_ranks(
     LaunchError, TestbedError
         If the ranks cannot be started.
     """
-    from viakit.launch.mpi_job import MpiLaunch  # start-up time
-    from viakit.launch.runner import Launch, Options  # start-up time
+    from viakit.launch.runner import Options, launch_of  # start-up time
 
     variables = {**launch_environment(prog), **(environment or {})}
     if protocol is None:
@@ -132,8 +130,7 @@ def run_ranks(
         ranks, hosts=hosts, python=python, mtu=mtu, rate=rate, placement=placement, protocol=protocol, policy=policy,
         timeout=timeout_s, environment=variables,
     )  # fmt: skip
-    launch = MpiLaunch if mpi.is_mpi(protocol) else Launch
-    return launch(command(words), options, out, err).run()
+    return launch_of(command(words), options, out, err).run()
 
 
 def launch_environment(prog: str | None = None) -> dict[str, str]:

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 import numpy as np
 
 from viakit import bip
+from viakit.base.channel import Channel
 from viakit.comm.communicator import Intracomm, World
-from viakit.measure.channel import Channel
 from viakit.mpi import MPI
 
 LIMIT_S = 60.0

@@ -14,7 +14,7 @@ from pathlib import Path
 import benchmark_calls
 import pytest
 
-from viakit.measure.channel import Channel
+from viakit.base.channel import Channel
 
 # The table of calls needs two ranks, so the names are here, too: each test compares them.
 NAMES = {

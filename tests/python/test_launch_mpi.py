@@ -18,7 +18,7 @@ from waiting import until
 
 from viakit.launch import mpi_library as mpi
 from viakit.launch import network
-from viakit.launch.mpi_job import _is_mapped
+from viakit.launch.mpi_library import is_mapped
 
 
 @pytest.mark.parametrize("flavour", mpi.FLAVOURS)
@@ -102,7 +102,7 @@ def test_protocol_mpi_ends_with_the_first_exception(script, flavour):
     gone(word)
     # Jobs of other tests run at the same time. Those that are killed leave segments until the end of their test.
     left = set(Path("/dev/shm").glob("mpich_shm_*")) - before
-    until(lambda: not [path for path in left if path.exists() and not _is_mapped(str(path))], "no segment is left")
+    until(lambda: not [path for path in left if path.exists() and not is_mapped(str(path))], "no segment is left")
 
 
 @pytest.mark.parametrize("end", ["sys.exit(7)", "raise SystemExit(7)"])

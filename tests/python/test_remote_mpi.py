@@ -17,11 +17,11 @@ import pytest
 from leftovers import marked
 from ssh_hosts import ssh_hosts
 
+from viakit.base.channel import Channel
+from viakit.base.process import command
 from viakit.launch import mpi_library as mpi
+from viakit.launch.far_mpi import FarMpi, taken
 from viakit.measure import MeasureError, Pair
-from viakit.measure.channel import Channel
-from viakit.measure.children import command
-from viakit.measure.far_ranks import FarRanks, taken
 from viakit.remote import Remote
 
 VIAKIT = Path(sys.executable).with_name("viakit")
@@ -131,31 +131,28 @@ def test_nothing_is_left_of_a_sweep_that_is_stopped(on_hosts, flavour, number):
     assert process.returncode != 0
 
 
-def test_a_library_that_a_host_lacks_is_named_with_the_host(remote, tmp_path):
+def test_a_library_that_a_host_lacks_is_named_with_the_host(remote):
     with contextlib.suppress(MeasureError):
         mpi.find("mpi:openmpi+oshmem")
         pytest.skip("this machine has an Open MPI with OpenSHMEM; no library is missing")
-    with open(tmp_path / "output", "wb") as output:
-        ranks = FarRanks("mpi:openmpi+oshmem", lambda name: [sys.executable, name], 1, output, remote)
-        with pytest.raises(MeasureError, match="host h0: shmem: no Open MPI here"):
-            ranks.start()
+    with pytest.raises(MeasureError, match="host h0: shmem: no Open MPI here"):
+        FarMpi("mpi:openmpi+oshmem", remote, [0, 1]).open()
 
 
 def test_the_network_of_hosts_with_interfaces_without_address():
-    ranks = FarRanks("mpi:openmpi", lambda name: [name], 1, None, None)
+    far = FarMpi("mpi:openmpi", None, [0, 1])
     for address in ("10.0.0.1", "10.0.0.2"):
         facts = {"interfaces": [{"address": None}, {"address": f"{address}/24"}]}
-        ranks._places.append(SimpleNamespace(host=SimpleNamespace(address=address, facts=facts)))
-    assert ranks._network() == "10.0.0.0/24"
+        far.places.append(SimpleNamespace(host=SimpleNamespace(address=address, facts=facts)))
+    assert far._network() == "10.0.0.0/24"
 
 
-def test_different_versions_are_refused(tmp_path):
-    with open(tmp_path / "output", "wb") as output:
-        ranks = FarRanks("mpi:openmpi", lambda name: [name], 1, output, None)
+def test_different_versions_are_refused():
+    far = FarMpi("mpi:openmpi", None, [0, 1])
     for name, version in (("alpha", "libmpi.so.40.40.7"), ("beta", "libmpi.so.40.30.4")):
-        ranks._places.append(SimpleNamespace(host=SimpleNamespace(name=name), version=version))
+        far.places.append(SimpleNamespace(host=SimpleNamespace(name=name), version=version))
     with pytest.raises(MeasureError, match=r"alpha has libmpi.so.40.40.7, host beta has libmpi.so.40.30.4"):
-        ranks._check_versions()
+        far._check_versions()
 
 
 def test_a_rank_whose_owner_has_ended_takes_nothing(tmp_path):
@@ -170,7 +167,7 @@ def helper(tmp_path):
     pairs = [socket.socketpair() for _ in range(3)]
     fds = [far.fileno() for _, far in pairs]
     options = [f"--control={fds[0]}", f"--ranks={fds[1]}", f"--starts={fds[2]}", str(tmp_path), "x" * 24, "mpi"]
-    process = subprocess.Popen(command("viakit.measure.far_ranks", options), pass_fds=fds)
+    process = subprocess.Popen(command("viakit.launch.far_mpi", options), pass_fds=fds)
     for _, far in pairs:
         far.close()
     channels = [Channel(near) for near, _ in pairs]

@@ -139,7 +139,7 @@ def test_a_measurement_over_zeromq_takes_its_own_side_only():
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_measured_ranks_are_of_the_same_user(tmp_path):
-    from viakit.measure.channel import Channel
+    from viakit.base.channel import Channel
     from viakit.measure.ranks import Ranks, call_back
 
     names: list[str] = []

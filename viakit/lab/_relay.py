@@ -31,10 +31,10 @@ import threading
 from pathlib import Path
 from typing import IO, Any
 
+from viakit.base.process import command
 from viakit.launch import LaunchError
 from viakit.launch.options import Options
 from viakit.launch.runner import Launch
-from viakit.measure.children import command
 from viakit.remote.mux import Kind, Lost, Mux
 from viakit.remote.spec import HERE
 

@@ -10,7 +10,6 @@ passes on their output itself.
 from __future__ import annotations
 
 import contextlib
-import glob
 import os
 import re
 import signal
@@ -25,22 +24,42 @@ from viakit.launch import LaunchError, mpi_agent
 from viakit.launch import mpi_library as mpi
 from viakit.launch.guard import Guard
 from viakit.launch.output import Stream
-from viakit.launch.runner import Launch, Options, _how
+from viakit.launch.runner import Launch, Options, how_ended
 
 if TYPE_CHECKING:
     from viakit.launch.runner import _Rank
     from viakit.testbed import Host
 
-__all__ = ["MpiLaunch"]
+__all__ = ["OURS", "MpiLaunch", "library_wanted", "rank_variables"]
 
 _MARK = "VIAKIT_MPI_JOB"  # in the environment of all processes below mpiexec: identifies strays
 _GONE_S = 5.0  # for the killed processes to end
-_MPICH_FILES = "/dev/shm/mpich_shm_*"
 # Variables of viakit's own ranks. The secret is removed because mpiexec may send its environment over a network in the
 # clear. Rank 0 draws another secret (viakit.launch).
-_OURS = re.compile(r"VIAKIT_(RANK|SIZE|LOCAL_RANK|LOCAL_SIZE|RENDEZVOUS|JOB|PROTOCOL|SECRET)$")
+OURS = re.compile(r"VIAKIT_(RANK|SIZE|LOCAL_RANK|LOCAL_SIZE|RENDEZVOUS|JOB|PROTOCOL|SECRET)$")
 # A rank's command. mpiexec sets the rank's number. The launcher has opened the pipes for reading before.
 _TO_PIPES = f'rank=${{PMI_RANK-$OMPI_COMM_WORLD_RANK}}; exec "$@" >"${_MARK}/$rank.out" 2>"${_MARK}/$rank.err"'
+
+
+def library_wanted(options: Options) -> str:
+    """Return the MPI that starts a job: "mpi", "mpi:mpich" or "mpi:openmpi"."""
+    wish = options.protocol if mpi.is_mpi(options.protocol) else options.launcher
+    assert wish is not None
+    return wish
+
+
+def rank_variables(options: Options, threads: int) -> dict[str, str]:
+    """Return the variables of all ranks that an MPI starts; *threads* is the number of cores for one."""
+    count = str(max(1, threads))
+    by_mpi = options.launcher is None or mpi.is_mpi(options.protocol)
+    protocol = "mpi" if by_mpi else options.protocol
+    return {
+        **({"VIAKIT_PROTOCOL": protocol} if protocol else {}),
+        **({"VIAKIT_POLICY": options.policy} if options.policy else {}),
+        "PYTHONUNBUFFERED": os.environ.get("PYTHONUNBUFFERED", "1"),
+        **{name: os.environ.get(name, count) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")},
+        **options.environment,
+    }
 
 
 class MpiLaunch(Launch):
@@ -56,19 +75,13 @@ class MpiLaunch(Launch):
     def __init__(
         self, command: list[str], options: Options, out: IO[bytes] | None = None, err: IO[bytes] | None = None
     ) -> None:
-        wish = options.protocol if mpi.is_mpi(options.protocol) else options.launcher
-        assert wish is not None
+        wish = library_wanted(options)
         try:
             self._library = mpi.find(wish)
         except MeasureError as error:
             raise LaunchError(str(error)) from error
         except KeyError as error:
             raise LaunchError(f"protocol {wish!r}: expected mpi, mpi:mpich or mpi:openmpi") from error
-        if options.remote is not None:
-            raise LaunchError(
-                f"{wish} between machines is started by that MPI itself: mpiexec with its list of hosts and "
-                "the program; or use protocol via, bip or tcp"
-            )
         if options.n_hosts and (options.ranks % options.n_hosts or options.placement != "block"):
             raise LaunchError(
                 f"{counted(options.ranks, 'rank')} on {counted(options.n_hosts, 'host')}: under mpiexec "
@@ -77,7 +90,7 @@ class MpiLaunch(Launch):
         super().__init__(command, replace(options, label=False), out, err)
         self._label, self._alone = options.label, bool(options.hosts) or options.ranks == 1
         self._held_open: list[int] = []  # the launcher's writing ends of the pipes, until the ranks open theirs
-        self._before = _mpich_files()
+        self._before = mpi.mpich_files()
         self._scratch = tempfile.TemporaryDirectory(prefix="viakit-mpi-")
 
     def run(self) -> int:
@@ -91,7 +104,7 @@ class MpiLaunch(Launch):
         self._guard = Guard()
         self._guard.report(os.path.abspath(self._scratch.name))
         if library.flavour == "mpich":
-            self._guard.report("*" + _MPICH_FILES)
+            self._guard.report("*" + mpi.MPICH_FILES)
         if options.hosts:
             from viakit.testbed import Testbed  # start-up time
 
@@ -127,23 +140,13 @@ class MpiLaunch(Launch):
 
     def _rank_variables(self) -> dict[str, str]:
         """Return the variables that the ranks get in addition to those of ``mpiexec``."""
-        threads = str(max(1, (os.cpu_count() or 1) * max(1, self._options.n_hosts) // self._options.ranks))
-        wanted = {name: os.environ.get(name, threads) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
-        by_mpi = self._options.launcher is None or mpi.is_mpi(self._options.protocol)
-        protocol = "mpi" if by_mpi else self._options.protocol
-        return {
-            **({"VIAKIT_PROTOCOL": protocol} if protocol else {}),
-            **({"VIAKIT_POLICY": self._options.policy} if self._options.policy else {}),
-            "MPI4PY_LIBMPI": self._library.libmpi,
-            _MARK: self._scratch.name,
-            "PYTHONUNBUFFERED": os.environ.get("PYTHONUNBUFFERED", "1"),
-            **wanted,
-            **self._options.environment,
-        }
+        n_cores = (os.cpu_count() or 1) * max(1, self._options.n_hosts)
+        common = rank_variables(self._options, n_cores // self._options.ranks)
+        return {"MPI4PY_LIBMPI": self._library.libmpi, _MARK: self._scratch.name, **common}
 
     def _environment(self, number: int, host: Host | None, local_rank: int, fd: int) -> dict[str, str]:
         inherited = super()._environment(number, host, local_rank, fd)
-        environment = {name: value for name, value in inherited.items() if not _OURS.match(name)}
+        environment = {name: value for name, value in inherited.items() if not OURS.match(name)}
         environment |= self._library.environment(self._scratch.name) | self._rank_variables()
         if self._options.hosts and self._library.flavour == "openmpi":
             environment["OMPI_MCA_btl"] = inherited.get("OMPI_MCA_btl", "self,sm,tcp")
@@ -159,7 +162,7 @@ class MpiLaunch(Launch):
         assert self._guard is not None
         self._guard.report(f"-{rank.process.pid}")
         self._failed = rank
-        self._report(f"{os.path.basename(self._library.mpiexec)} ({self._library.flavour}) ended {_how(rank)}")
+        self._report(f"{os.path.basename(self._library.mpiexec)} ({self._library.flavour}) ended {how_ended(rank)}")
 
     def _clear_away(self) -> None:
         super()._clear_away()
@@ -169,10 +172,7 @@ class MpiLaunch(Launch):
         self._end_strays()
         if self._library.flavour != "mpich":
             return
-        for path in _mpich_files() - self._before:  # MPICH leaves files if a rank was aborted or killed
-            if not _is_mapped(path):
-                with contextlib.suppress(OSError):
-                    os.unlink(path)
+        mpi.remove_files(mpi.mpich_files() - self._before)  # MPICH leaves files if a rank was aborted or killed
 
     def _end_strays(self) -> None:
         """Kill the processes that mpiexec left.
@@ -185,22 +185,3 @@ class MpiLaunch(Launch):
                 with contextlib.suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.01)
-
-
-def _mpich_files() -> set[str]:
-    """Return MPICH's shared files that belong to this user."""
-    found = set()
-    for path in glob.glob(_MPICH_FILES):
-        with contextlib.suppress(OSError):
-            if os.stat(path).st_uid == os.geteuid():
-                found.add(path)
-    return found
-
-
-def _is_mapped(path: str) -> bool:
-    """Return whether any process maps a file."""
-    for maps in glob.glob("/proc/[0-9]*/maps"):
-        with contextlib.suppress(OSError), open(maps, encoding="utf-8", errors="replace") as file:
-            if path in file.read():
-                return True
-    return False

@@ -12,21 +12,36 @@ the ``libmpi`` named by ``MPI4PY_LIBMPI``. The two families cannot share a folde
 from __future__ import annotations
 
 import contextlib
+import glob
 import importlib.util
 import os
 import re
 import shutil
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from viakit.base.failure import MeasureError
 
-__all__ = ["FLAVOURS", "Library", "family", "find", "find_all", "marked", "oshmem", "shared_files"]
+__all__ = [
+    "FLAVOURS",
+    "MPICH_FILES",
+    "Library",
+    "family",
+    "find",
+    "find_all",
+    "is_mapped",
+    "marked",
+    "mpich_files",
+    "oshmem",
+    "remove_files",
+    "shared_files",
+]
 
 FLAVOURS = ("openmpi", "mpich")
+MPICH_FILES = "/dev/shm/mpich_shm_*"
 _SONAMES = {"openmpi": "libmpi.so.40", "mpich": "libmpi.so.12"}
 _SYSTEM_NAMES = {"openmpi": ("libmpi.so.40",), "mpich": ("libmpich.so.12", "libmpi.so.12")}
 
@@ -196,6 +211,33 @@ def shared_files(pid: int | str = "self") -> set[str]:
     except OSError:
         pass  # The process has ended.
     return found
+
+
+def mpich_files() -> set[str]:
+    """Return MPICH's shared files that belong to this user."""
+    found = set()
+    for path in glob.glob(MPICH_FILES):
+        with contextlib.suppress(OSError):
+            if os.stat(path).st_uid == os.geteuid():
+                found.add(path)
+    return found
+
+
+def is_mapped(path: str) -> bool:
+    """Return whether any process maps a file."""
+    for maps in glob.glob("/proc/[0-9]*/maps"):
+        with contextlib.suppress(OSError), open(maps, encoding="utf-8", errors="replace") as file:
+            if path in file.read():
+                return True
+    return False
+
+
+def remove_files(files: Iterable[str]) -> None:
+    """Remove MPICH's shared files that no process maps."""
+    for path in files:
+        if not is_mapped(path):
+            with contextlib.suppress(OSError):
+                os.unlink(path)
 
 
 def find_all() -> dict[str, Library]:

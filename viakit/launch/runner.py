@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from viakit.remote import Remote
     from viakit.testbed import Host, HostProcess, Testbed
 
-__all__ = ["TIMED_OUT", "Launch", "Options", "launch_of"]
+__all__ = ["TIMED_OUT", "Launch", "Options", "how_ended", "launch_of", "open_hosts"]
 
 TIMED_OUT = 124
 _GRACE_S = 1.2  # between SIGTERM and SIGKILL, so that all ranks have ended within two seconds
@@ -194,7 +194,7 @@ class Launch:
         """Open the testbed or start the guard, then start all ranks."""
         hosts: list[Host] = []
         if self._options.n_hosts:
-            self._testbed = _open_hosts(self._options)
+            self._testbed = open_hosts(self._options)
             hosts = [*self._testbed.hosts]
             self._prepare(hosts)
         else:
@@ -357,7 +357,7 @@ class Launch:
         """Handle the end of a rank: notify guard and meeting point, and record a failure."""
         if self._guard is not None:
             self._guard.report(f"-{rank.process.pid}")
-        how = _how(rank)
+        how = how_ended(rank)
         self._meeting.fail(f"rank {rank.number} ended {how} before all had met")
         if not rank.status or self._ending_at is not None:
             return
@@ -423,7 +423,7 @@ class Launch:
         for number, stream in self._kept.items():
             stream.decide(shown=number == rank.number)
         lost = None if rank.local else rank.process.host.trouble  # type: ignore[union-attr]
-        event = f"{lost}; rank {rank.number} was there" if lost else f"rank {rank.number} ended {_how(rank)}"
+        event = f"{lost}; rank {rank.number} was there" if lost else f"rank {rank.number} ended {how_ended(rank)}"
         self._report(f"{event}{ended}")
         for stream in self._streams.values():
             stream.mute = stream.rank != rank.number and stream.sink is self._err and not self._options.label
@@ -506,13 +506,18 @@ def launch_of(
     command: list[str], options: Options, out: IO[bytes] | None = None, err: IO[bytes] | None = None
 ) -> Launch:
     """Return the job for the options: with protocol or launcher "mpi" one under ``mpiexec``, otherwise a Launch."""
+    if not (mpi.is_mpi(options.launcher) or mpi.is_mpi(options.protocol)):
+        return Launch(command, options, out, err)
+    if options.remote is not None:
+        from viakit.launch.far_mpi_job import FarMpiLaunch  # it imports this module
+
+        return FarMpiLaunch(command, options, out, err)
     from viakit.launch.mpi_job import MpiLaunch  # it imports this module
 
-    by_mpi = mpi.is_mpi(options.launcher) or mpi.is_mpi(options.protocol)
-    return MpiLaunch(command, options, out, err) if by_mpi else Launch(command, options, out, err)
+    return MpiLaunch(command, options, out, err)
 
 
-def _open_hosts(options: Options) -> Testbed | Remote:
+def open_hosts(options: Options) -> Testbed | Remote:
     """Open a testbed, or connect to real machines."""
     if options.remote is not None:
         from viakit.remote import Remote  # on use, as the next one: most jobs stay on this machine
@@ -529,7 +534,7 @@ def _status(rank: _Rank) -> int:
     return rank.status if rank.status >= 0 else 128 - rank.status
 
 
-def _how(rank: _Rank) -> str:
+def how_ended(rank: _Rank) -> str:
     """Describe how a rank ended."""
     assert rank.status is not None
     if rank.status >= 0:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from viakit import _core
 from viakit.base import calibration_file as _calibration_file
+from viakit.base.process import command
 
 if TYPE_CHECKING:
     from viakit.measure.calibrate import Calibration
@@ -29,13 +30,12 @@ def save_on(remote: Remote, found: Sequence[Calibration | Thresholds]) -> list[s
     viakit.testbed.TestbedError
         If a host is lost, or cannot write a file; the message has its reason.
     """
-    from viakit.measure import children  # on use: it imports this package's parts for workers
     from viakit.testbed import TestbedError  # the same
 
     request = json.dumps([{"kind": type(one).__name__, "link": one.link, "text": one.text()} for one in found])
     saved = []
     for host in remote.hosts:
-        done = host.run(children.command(__name__), input=request, timeout=_SAVE_S)
+        done = host.run(command(__name__), input=request, timeout=_SAVE_S)
         if done.returncode:
             reason = (done.stderr.strip().splitlines() or ["no output"])[-1]
             raise TestbedError(f"{host.name} did not save the calibration: {reason}")

@@ -6,40 +6,27 @@ import contextlib
 import os
 import socket
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Any, ClassVar
 
 import viakit
 from viakit.base import secret
+from viakit.base.channel import CONTROL_VERSION, Channel
 from viakit.base.failure import MeasureError
+from viakit.base.process import command
 from viakit.launch.mpi_library import Library
-from viakit.measure.channel import CONTROL_VERSION, Channel
+from viakit.measure.far_ranks import FarRanks
 from viakit.measure.ranks import Ranks
 
 if TYPE_CHECKING:
-    from viakit.measure.far_ranks import FarRanks
     from viakit.remote import RemoteHost
     from viakit.testbed import Host
 
-__all__ = ["Team", "command", "last_words", "use_machine"]
+__all__ = ["Team", "last_words", "use_machine"]
 
 _CLOSE_S = 5.0  # time for processes to end after the request to close
-
-
-def command(module: str, arguments: Sequence[str] = ()) -> list[str]:
-    """Return the command that runs the function main() of a module, with the same Python and the same viakit.
-
-    (``python -m`` searches the current directory first, and would find a folder of sources in a checkout.)
-    """
-    root = os.path.dirname(os.path.dirname(os.path.abspath(viakit.__file__)))
-    code = (
-        "import sys; sys.path[:] = [*filter(None, sys.path), sys.argv.pop(1)]; "
-        f"from {module} import main; sys.exit(main())"
-    )
-    return [sys.executable, "-c", code, root, *arguments]
 
 
 def use_machine(text: str | None) -> None:
@@ -89,17 +76,18 @@ class Team:
             for _, sock in ends:
                 sock.close()
 
-    def _start_ranks(self, library: Library | str, n_ranks: int, testbed: Any = None) -> Iterator[Channel]:
+    def _start_ranks(
+        self, library: Library | str, n_ranks: int, testbed: Any = None, host_of: Callable[[int], int] | None = None
+    ) -> Iterator[Channel]:
         """Start the processes under mpiexec, and yield the channel of each one when it connects.
 
-        With several hosts each one gets an equal number. *library* may be the name of a protocol: each of the machines
-        that ssh reaches has its own.
+        With several hosts each one gets an equal number, unless *host_of* returns the index of each rank's host.
+        *library* may be the name of a protocol: each of the machines that ssh reaches has its own.
         """
         words = lambda how: lambda name: command(self.module, [how, name])  # noqa: E731
         if isinstance(library, str):
-            from viakit.measure.far_ranks import FarRanks  # it imports this module
-
-            self._mpi = FarRanks(library, words("--take"), n_ranks // len(testbed.hosts), self._output, testbed)
+            where = host_of or (lambda rank: rank * len(testbed.hosts) // n_ranks)
+            self._mpi = FarRanks(library, words("--take"), [*map(where, range(n_ranks))], self._output, testbed)
         else:
             self._mpi = Ranks(library, words("--connect"), n_ranks, self._output, testbed)
         self._mpi.start()

@@ -31,11 +31,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 import viakit
+from viakit.base.channel import CONTROL_VERSION, Channel
 from viakit.base.words import counted
+from viakit.launch import detect
 from viakit.launch import mpi_library as mpi
+from viakit.launch.far_mpi import taken
 from viakit.launch.policy import split
 from viakit.measure import children
-from viakit.measure.channel import CONTROL_VERSION, Channel
 from viakit.measure.endpoints import MeasureError
 from viakit.measure.ranks import call_back
 from viakit.measure.sides import pin
@@ -80,8 +82,9 @@ class Crew(children.Team):
         Its hosts get equal shares of the ranks, in blocks. Default: all ranks on this host.
     protocol : str
         "via", "udp" (VIA over UDP between hosts) or "tcp"; also with a policy of the message engine: "tcp:mpich-p4".
-    mpi_library : mpi.Library, optional
-        Run MPI_Barrier of this library on this host instead.
+    mpi_library : mpi.Library or str, optional
+        Run MPI_Barrier of this library on this host instead; "mpi:mpich", "mpi:openmpi": of that on the machines of
+        *testbed*, each of which has its own.
     bind : str
         "core": each rank, also of MPI, is bound to one core, in blocks (as ``mpiexec --bind-to core`` does with enough
         cores). "none": the scheduler places the ranks.
@@ -121,7 +124,7 @@ class Crew(children.Team):
         *,
         testbed: Any = None,
         protocol: str = "via",
-        mpi_library: mpi.Library | None = None,
+        mpi_library: mpi.Library | str | None = None,
         bind: str = "core",
         level: str = "c",
         machine: Machine | None = None,
@@ -137,6 +140,8 @@ class Crew(children.Team):
         self.n_hosts = len(testbed.hosts) if testbed is not None else n_ranks if machine is not None else 1
         alone = self.n_hosts == 1 and self._base != "tcp"
         self.link = "sim" if machine is not None else "shm" if alone else NETWORKS[self._base]
+        if isinstance(mpi_library, str):
+            self.link = "ip"
         self._cores = sorted(os.sched_getaffinity(0))
         self.crowded = n_ranks > len(self._cores)
         self._bind, self.level = bind, level
@@ -147,7 +152,9 @@ class Crew(children.Team):
         self.info: dict[str, Any] = {}
         try:
             if mpi_library is not None:
-                self._channels += self._start_ranks(mpi_library, n_ranks)
+                far = isinstance(mpi_library, str)
+                how = {"testbed": testbed, "host_of": self.host_of} if far else {}
+                self._channels += self._start_ranks(mpi_library, n_ranks, **how)
             for rank in range(n_ranks if mpi_library is None else 0):
                 self._start_process(testbed.hosts[self.host_of(rank)] if testbed is not None else None)
             self._open()
@@ -174,8 +181,9 @@ class Crew(children.Team):
     def _open(self) -> None:
         """Let the ranks open their world. Their exchanges pass through this process."""
         deadline = time.monotonic() + self.start_s
-        for channel in self._channels:
-            self._hello(channel, deadline)
+        ranks = [self._hello(channel, deadline)["rank"] for channel in self._channels]
+        if self._library is not None:  # they have connected in any order
+            self._channels = [channel for _, channel in sorted(zip(ranks, self._channels, strict=True))]
         for rank, channel in enumerate(self._channels):
             core = self._core_of(rank) if self._bind == "core" else None
             machine = {"machine": self._machine.text()} if self._machine is not None else {}
@@ -203,7 +211,7 @@ class Crew(children.Team):
 
     def _place(self, rank: int) -> dict[str, Any]:
         if self._library is not None:
-            return {"mpi": self._library.libmpi}
+            return {"mpi": self._library if isinstance(self._library, str) else self._library.libmpi}
         if self._testbed is None:
             return {"policy": self._policy, "network": "", "address": ""}
         host = self._testbed.hosts[self.host_of(rank)]
@@ -298,7 +306,8 @@ class Crew(children.Team):
 
     def _failed(self, why: str, reason: str = "died") -> MeasureError:
         output = children.last_words(self._output)
-        name = f"mpi:{self._library.flavour}" if self._library else self.protocol
+        name = self._library if isinstance(self._library, str) else self.protocol
+        name = f"mpi:{self._library.flavour}" if isinstance(self._library, mpi.Library) else name
         text = f"{name}, {counted(self.n_ranks, 'rank')}: {why}"
         return MeasureError(text + (f"\n{output}" if output else ""), reason)
 
@@ -378,7 +387,10 @@ class _Mpi:
         mpi4py.rc.threads = True
         from mpi4py import MPI  # optional package
 
-        self.mpi, self.comm, self.path = MPI, MPI.COMM_WORLD, request["mpi"]
+        far = mpi.is_mpi(request["mpi"])  # the name of a protocol: the launcher on this host has found the library
+        self.mpi, self.comm = MPI, MPI.COMM_WORLD
+        self.path = os.environ["MPI4PY_LIBMPI"] if far else request["mpi"]
+        self.transport = "shared memory within the host" if not far else "shared memory within a host, TCP between"
         if self.comm.size != request["n_ranks"]:
             raise MeasureError(
                 f"MPI has {counted(self.comm.size, 'rank')} instead of {request['n_ranks']}; mpiexec and libmpi must "
@@ -387,7 +399,7 @@ class _Mpi:
 
     def describe(self) -> dict[str, Any]:
         name, version = self.mpi.get_vendor()
-        info = {"library": f"{name} {'.'.join(map(str, version))}", "transport": "shared memory within the host"}
+        info = {"library": f"{name} {'.'.join(map(str, version))}", "transport": self.transport}
         from viakit import _core  # start-up time
 
         operations = {operation: [""] for operation in _core.collective_algorithms()}
@@ -474,7 +486,7 @@ def _watch(channel: Channel, over: threading.Event) -> None:
 
 def _serve(channel: Channel) -> None:
     member: _Viakit | _Mpi | _Python | None = None
-    channel.send({"hello": CONTROL_VERSION, "viakit": viakit.__version__})
+    channel.send({"hello": CONTROL_VERSION, "viakit": viakit.__version__, "rank": detect().rank})
     while True:
         request, _ = channel.recv()
         try:
@@ -500,9 +512,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="viakit.measure.crew")
     parser.add_argument("--fd", type=int)
     parser.add_argument("--connect")
+    parser.add_argument("--take")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # The owner handles Ctrl-C.
-    channel = call_back(options.connect) if options.connect else Channel(socket.socket(fileno=options.fd))
+    if options.take:
+        channel = taken(options.take)
+    else:
+        channel = call_back(options.connect) if options.connect else Channel(socket.socket(fileno=options.fd))
     if channel is None:
         return 3  # The owner has ended already.
     over = threading.Event()

@@ -58,7 +58,7 @@ class Placement:
         "via" (shared memory, and Ethernet between hosts), "udp" (VIA over UDP between hosts) or "tcp"; also with a
         policy of the message engine, "tcp:mpich-p4". Several, separated by commas, are measured in turns.
     with_mpi : bool
-        Compare with the installed MPI libraries; on one host only.
+        Compare with the installed MPI libraries, on this host or on machines that ssh reaches.
     mtu : int
         MTU of the testbed's wire.
     bind : str
@@ -255,13 +255,16 @@ class Crews:
         found = mpi.find_all() if where.with_mpi else {}
         for flavour in MPIS if where.with_mpi else ():
             name = f"mpi:{flavour}"
-            if hosts > 1:
-                skipped[name] = "MPI can be compared on one host only"
-            elif flavour not in found:
+            far = isinstance(where.hosts, str)
+            if hosts > 1 and not far:
+                skipped[name] = "MPI can be compared on this host, and on machines that ssh reaches"
+            elif flavour not in found and not far:
                 skipped[name] = f"not installed; pip install 'viakit[{flavour}]'"
             else:
                 try:
-                    mpis[name] = stack.enter_context(Crew(n, mpi_library=found[flavour], **how))
+                    mpis[name] = stack.enter_context(
+                        Crew(n, testbed=testbed, mpi_library=name if far else found[flavour], **how)
+                    )
                 except MeasureError as error:
                     skipped[name] = str(error).splitlines()[0]
         return own, mpis

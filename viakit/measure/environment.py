@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import viakit
+from viakit.base.process import command
 from viakit.launch import mpi_library
 
 if TYPE_CHECKING:
@@ -210,11 +211,9 @@ def of_machines(remote: Remote) -> dict[str, Any]:
     viakit.testbed.TestbedError
         If a host is lost.
     """
-    from viakit.measure import children  # on use: it imports this package's parts for workers
-
     about = remote.describe()
     for host, one in zip(remote.hosts, about["hosts"], strict=True):
-        done = host.run(children.command("viakit.measure.environment"), timeout=_MACHINE_S)
+        done = host.run(command("viakit.measure.environment"), timeout=_MACHINE_S)
         one["environment"] = json.loads(done.stdout)
     return about
 

@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from viakit.base import secret as _secret
+from viakit.base.channel import Channel
 from viakit.launch import mpi_library as mpi
 from viakit.measure import children
-from viakit.measure.channel import Channel
 from viakit.measure.endpoints import (
     BUFFERS,
     HYBRID_US,

@@ -21,10 +21,10 @@ import time
 from collections.abc import Callable, Iterable
 from typing import IO, TYPE_CHECKING
 
+from viakit.base.channel import Channel
 from viakit.base.secret import same_user, users_can_be_told_apart
 from viakit.launch import mpi_agent
 from viakit.launch import mpi_library as mpi
-from viakit.measure.channel import Channel
 from viakit.measure.endpoints import MeasureError
 
 if TYPE_CHECKING:

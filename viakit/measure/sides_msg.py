@@ -10,9 +10,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from viakit.base.channel import Channel
 from viakit.launch import mpi_library as mpi
 from viakit.launch.policy import complete
-from viakit.measure.channel import Channel
 from viakit.measure.endpoints import MeasureError
 from viakit.measure.sides import BACKLOG, Side, StreamSide, interface_facts, library_in_process
 

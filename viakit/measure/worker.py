@@ -4,7 +4,7 @@
 
     python -m viakit.measure.worker --fd N [--fd M]    inherited control channels; with two, both sides are threads
     python -m viakit.measure.worker --connect NAME     an MPI rank: connects to the coordinator's abstract Unix socket
-    python -m viakit.measure.worker --take PATH        the same on another machine: viakit.measure.far_ranks
+    python -m viakit.measure.worker --take PATH        the same on another machine: viakit.launch.far_mpi
 
 The worker serves the requests of the control channel one after the other, and sleeps in read() in between. A separate
 thread watches the channel. When the coordinator has ended, even by a kill, the worker stops and ends as well.
@@ -28,10 +28,10 @@ from array import array
 from typing import Any
 
 import viakit
+from viakit.base.channel import CONTROL_VERSION, Channel
+from viakit.launch.far_mpi import taken
 from viakit.measure import children
-from viakit.measure.channel import CONTROL_VERSION, Channel
 from viakit.measure.endpoints import MeasureError
-from viakit.measure.far_ranks import taken
 from viakit.measure.ranks import call_back
 from viakit.measure.sides import Side, make_side
 

@@ -1,4 +1,4 @@
-"""The control channel between a pair and its two workers: messages of JSON, each followed by raw bytes.
+"""Control channel between a process and its helpers: messages of JSON, each followed by raw bytes.
 
 A frame consists of two lengths of 4 bytes (big-endian), the JSON text, and binary data such as samples. Its contents
 are never executed or unpickled. The channel is idle during a measurement. If data arrives, or the channel is closed, a
