@@ -365,6 +365,7 @@ class BipCore:
         strict: bool = False,
         checksum: bool = False,
         blocking: bool = True,
+        unreliable: bool = False,
         faults: str = "",
         secret: bytes | None = None,
     ) -> None: ...

@@ -131,6 +131,10 @@ class Job:
         Treat a long message that arrives before its receive is posted as an error of the sender, as BIP's manual does.
     checksum : bool
         Protect every message by an end-to-end CRC32C.
+    reliability : {"delivery", "unreliable"}
+        Level of the VIs. "unreliable": a lost or damaged message is detected and not repaired. It raises
+        :exc:`BipError`, also in waits of the other rank. Implies *checksum*. ``VIAKIT_BIP_UNRELIABLE=1`` selects it,
+        too.
     poll : bool
         Poll during waits and never sleep.
     faults : str
@@ -154,10 +158,13 @@ class Job:
         packet_bytes: int = 0,
         strict: bool = False,
         checksum: bool = False,
+        reliability: str = "delivery",
         poll: bool = False,
         faults: str = "",
         secret: bytes | None = None,
     ) -> None:
+        if reliability not in ("delivery", "unreliable"):
+            raise ValueError(f"reliability is {reliability!r}; expected delivery or unreliable")
         word = hashlib.blake2s(name.encode()).hexdigest()[:14]  # as libbip hashes it (csrc/bip/exchange.c)
         self._core = BipCore(
             rank,
@@ -171,6 +178,7 @@ class Job:
             packet=packet_bytes,
             strict=strict,
             checksum=checksum,
+            unreliable=reliability == "unreliable",
             blocking=not poll,
             faults=faults,
             secret=secret,
@@ -350,6 +358,7 @@ def open(
     packet_bytes: int = 0,
     strict: bool = False,
     checksum: bool = False,
+    reliability: str = "delivery",
     poll: bool = False,
     faults: str = "",
     timeout_s: float = CONNECT_TIMEOUT_S,
@@ -383,6 +392,7 @@ def open(
             packet_bytes=packet_bytes,
             strict=strict,
             checksum=checksum,
+            reliability=reliability,
             poll=poll,
             secret=place.secret if place.size > 1 else None,
         )

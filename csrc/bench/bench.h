@@ -427,6 +427,7 @@ typedef struct {
     const char *job;    /* a word that both sides share */
     int side;
     uint64_t small, packet; /* bytes; 0: the calibrated values */
+    bool unreliable;        /* VIA's level: loss is detected and not repaired */
     unsigned form, mtu, retransmission, checksum;
     int spin_us;
     bool polled;

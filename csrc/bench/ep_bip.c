@@ -94,7 +94,7 @@ static int ep_recv(bench_ep *base, size_t len)
         bip_idle(ep->job, BENCH_SLICE_MS);
         code = bip_rtest_id(ep->job, ep->recv_id, &got, &node);
     }
-    if (code == 0)
+    if (code == 0 && (code = bip_receive_error(ep->job)) == 0)
         return BENCH_NOT_YET;
     ep->recv_id = -1;
     if (code < 0)
@@ -170,6 +170,7 @@ bench_ep *bench_bip_open(const bench_bip_options *options, char *error)
                      .local_device = options->device,
                      .small = options->small,
                      .packet = options->packet,
+                     .unreliable = options->unreliable,
                      .blocking = !options->polled,
                      /* Blocking: do not poll before sleeping unless requested, so that the measurement is of
                       * sleeping. */

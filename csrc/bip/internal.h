@@ -8,7 +8,7 @@
  *      model.c     packet sizes (public: model.h)
  *      classic.c   bip.h for C programs; launch.c connects these programs to their job
  *
- * Every pair of ranks has one VI at reliable delivery. Its receive queue is BIP's queue for short messages: n_slots
+ * Every pair of ranks has one VI, at reliable delivery unless the job is `unreliable` (progress.c). Its receive queue is BIP's queue for short messages: n_slots
  * buffers of the size of the longest short message. A message stays in its buffer until the program receives it. The
  * sender has a credit for each buffer and stops without one. So no message is dropped, and memory does not grow with
  * messages.
@@ -20,9 +20,11 @@
  *      REFUSE  head, tag = the code         this message cannot be received, with the reason
  *      CREDIT  head                         room in the queue that no other message has reported
  *      BYE     head, seq = long messages    the sender's last; number of long messages it received
+ *      BEAT    head, seq = long messages    unreliable jobs: the numbers of what the sender has sent
  *
  * A rank has one outstanding send. So at most one GO or REFUSE is in flight to it from each peer, one BYE, and few
- * CREDITs (each reports half a queue). RESERVED buffers beyond the credits always suffice for these.
+ * CREDITs (each reports half a queue). RESERVED buffers beyond the credits always suffice for these, and BEATS more for
+ * BEATs: a rank sends no more of them before it has received a head from the peer.
  */
 #ifndef BIP_INTERNAL_H
 #define BIP_INTERNAL_H
@@ -35,20 +37,21 @@
 #include "peers/peers.h"
 
 #define RESERVED 8
+#define BEATS 8
 #define SEND_SLOTS 64
 #define KEPT_SLOTS 4 /* send slots kept free for messages that must always go out */
 #define PACKETS 64   /* packets of the pipeline that may be in flight */
 #define REGIONS 64   /* registered buffers in the cache of a NIC */
 #define BUCKETS 256
 
-enum { KIND_SHORT = 1, KIND_REQUEST, KIND_GO, KIND_REFUSE, KIND_CREDIT, KIND_BYE };
+enum { KIND_SHORT = 1, KIND_REQUEST, KIND_GO, KIND_REFUSE, KIND_CREDIT, KIND_BYE, KIND_BEAT };
 
 /* In the machine's byte order: all ranks of a job have the same, which their cards check. */
 typedef struct {
     uint8_t kind;
     uint8_t credits; /* new room in the sender's queue for its peer's messages, not reported before */
-    uint16_t reserved;
-    /* SHORT, REQUEST: number among the messages from this rank to the peer. BYE: long messages received. */
+    uint16_t number; /* of the heads from this rank to the peer, without BEATs. BEAT: the next one's. */
+    /* SHORT, REQUEST: number among the messages from this rank to the peer. BYE: long messages received. BEAT: sent. */
     uint32_t seq;
     int32_t tag;
     uint32_t crc; /* SHORT: of the data, if checksums are enabled */
@@ -92,6 +95,8 @@ typedef struct bip_peer {
     bip_recv *incoming; /* the receive into whose buffer it is writing */
     uint32_t long_sent; /* long messages sent to it, the current one included */
     uint32_t long_received;
+    uint16_t sent_number, recv_number; /* of the next head in each direction */
+    uint8_t n_beats;                   /* BEATs sent since the last head from it */
     /* Its REQUEST has arrived, and neither its data nor a REFUSE has ended it. Until then it sends no other. */
     bool requesting;
     int refusal;            /* Code of a REFUSE that found no buffer. 0: none. */
@@ -166,9 +171,10 @@ struct bip_job {
     bip_recv **recvs, *free_recvs, *wants_go;
     int n_recvs;
     int n_left;
-    int dead;         /* a rank that died; -1: none */
-    int dead_code;    /* BIP_ERR_PEER, or DAMAGED */
-    bool control_due; /* a CREDIT or REFUSE found no buffer */
+    int dead;           /* a rank that died; -1: none */
+    int dead_code;      /* BIP_ERR_PEER, or DAMAGED */
+    uint64_t next_beat; /* unreliable: vk_now() */
+    bool control_due;   /* a CREDIT or REFUSE found no buffer */
     size_t memory;
     bool connected;
     char name[16];

@@ -31,7 +31,7 @@
     X(LEFT, -8, "the rank has left, or all have")                                               \
     X(TIMEOUT, -9, "nothing in the time given; a request goes on, and may be waited for again") \
     X(INTERRUPTED, -10, "the caller's interrupt ended the wait; the same")                      \
-    X(DAMAGED, -11, "a sequence number or checksum is wrong")                                   \
+    X(DAMAGED, -11, "a sequence number or checksum is wrong, or a message was lost")            \
     X(RESOURCE, -12, "memory, or a call of the NIC, failed")
 
 enum {
@@ -95,11 +95,14 @@ typedef struct {
     uint64_t small;             /* Limit of short messages in bytes. VIAKIT_BIP_SMALL, default: calibrated. */
     uint64_t packet;            /* Bytes per packet of the pipeline. VIAKIT_BIP_PACKET, default: by the table. */
     int strict;                 /* VIAKIT_BIP_STRICT */
-    int checksum;               /* CRC32C of every message from end to end. VIAKIT_BIP_CHECKSUM. */
-    int blocking;               /* Waits sleep after spin_us. 0: they poll, and yield the core after a while. */
-    int spin_us;                /* 0: 50. Below zero: none. */
-    int one_core;               /* ranks share a core: yield it after each poll without an event */
-    uint32_t takeover_us;       /* For all NICs, as in viakit_nic_options. 0: its default. */
+    /* The VIs have the unreliable level: loss and damage are detected, and not repaired. Implies `checksum`. Not with a
+     * layer. VIAKIT_BIP_UNRELIABLE. */
+    int unreliable;
+    int checksum;         /* CRC32C of every message from end to end. VIAKIT_BIP_CHECKSUM. */
+    int blocking;         /* Waits sleep after spin_us. 0: they poll, and yield the core after a while. */
+    int spin_us;          /* 0: 50. Below zero: none. */
+    int one_core;         /* ranks share a core: yield it after each poll without an event */
+    uint32_t takeover_us; /* For all NICs, as in viakit_nic_options. 0: its default. */
     int mtu, form, go_back_n, crc_always; /* of the network NIC (viakit_nic_options) */
     const char *faults;                   /* in the format of viakit_parse_faults, for all NICs */
     const bip_table *table;               /* NULL: this machine's calibration, or the built-in table */
@@ -139,6 +142,8 @@ int bip_swait_id(bip_job *job, int id, int timeout_ms);
 int bip_irecv_bytes(bip_job *job, int tag, void *buf, size_t max_len);
 int bip_rtest_id(bip_job *job, int id, size_t *len, int *node); /* 1: received; 0: not yet */
 int bip_rwait_id(bip_job *job, int id, size_t *len, int *node, int timeout_ms);
+/* Returns the error that ends waits for any rank: one has died, a message was lost, or all have left. 0: none. */
+int bip_receive_error(bip_job *job);
 /* Withdraws a receive. BIP_ERR_BUSY: data is already arriving in the buffer; wait for it. */
 int bip_rcancel_id(bip_job *job, int id);
 

@@ -67,16 +67,22 @@ static int check_options(bip_job *job, const bip_options *given)
         return bip_fail(job, BIP_ERR_ARGUMENT, "rank %d of %d: ranks are 0 to size - 1, size 1 to %d", o->rank,
                         o->n_ranks, BIP_MAX_RANKS);
     uint64_t n_slots = o->n_slots, strict = o->strict != 0, checksum = o->checksum != 0;
+    uint64_t unreliable = o->unreliable != 0;
     bool small_given = o->small != 0;
     if (from_environment(job, "VIAKIT_BIP_SLOTS", SLOTS_MOST, &n_slots) ||
         from_environment(job, "VIAKIT_BIP_PACKET", UINT32_MAX, &o->packet) ||
         from_environment(job, "VIAKIT_BIP_SMALL", SMALL_MOST, &o->small) ||
         from_environment(job, "VIAKIT_BIP_STRICT", 1, &strict) ||
+        from_environment(job, "VIAKIT_BIP_UNRELIABLE", 1, &unreliable) ||
         from_environment(job, "VIAKIT_BIP_CHECKSUM", 1, &checksum))
         return BIP_ERR_ARGUMENT;
     o->n_slots = n_slots ? (uint32_t)n_slots : DEFAULT_SLOTS;
     o->strict = strict != 0;
-    o->checksum = checksum != 0;
+    o->unreliable = unreliable != 0;
+    o->checksum = checksum != 0 || o->unreliable;
+    if (o->unreliable && o->layer)
+        return bip_fail(job, BIP_ERR_ARGUMENT,
+                        "the message engine needs reliable delivery: leave VIAKIT_BIP_UNRELIABLE unset");
     if (o->n_slots > SLOTS_MOST)
         return bip_fail(job, BIP_ERR_ARGUMENT, "a queue of %u message%s: at most %d", o->n_slots, vk_s(o->n_slots),
                         SLOTS_MOST);
@@ -143,20 +149,21 @@ static int open_port(bip_job *job, int index, const char *device)
 
 static void choose_net(bip_job *job)
 {
-    job->net = (struct peers){.owner = job,
-                              .failed = net_failed,
-                              .rank = job->options.rank,
-                              .n_ranks = job->options.n_ranks,
-                              .name = job->name,
-                              .name_len = sizeof job->name,
-                              .secret = job->secret,
-                              .reliability = VIP_SERVICE_RELIABLE_DELIVERY,
-                              .n_sends = SEND_SLOTS,
-                              .n_rdma = PACKETS,
-                              .slot_len = sizeof(bip_slot),
-                              .pair_len = sizeof(bip_peer),
-                              .limits = {.bytes = UINT64_MAX, .entries = REGIONS, .strict = true},
-                              .counters = {.misses = &job->counters[BIP_COUNTER_registrations]}};
+    job->net =
+        (struct peers){.owner = job,
+                       .failed = net_failed,
+                       .rank = job->options.rank,
+                       .n_ranks = job->options.n_ranks,
+                       .name = job->name,
+                       .name_len = sizeof job->name,
+                       .secret = job->secret,
+                       .reliability = job->options.unreliable ? VIP_SERVICE_UNRELIABLE : VIP_SERVICE_RELIABLE_DELIVERY,
+                       .n_sends = SEND_SLOTS,
+                       .n_rdma = PACKETS,
+                       .slot_len = sizeof(bip_slot),
+                       .pair_len = sizeof(bip_peer),
+                       .limits = {.bytes = UINT64_MAX, .entries = REGIONS, .strict = true},
+                       .counters = {.misses = &job->counters[BIP_COUNTER_registrations]}};
 }
 
 int bip_open(const bip_options *options, bip_job **job_out, char *error)
@@ -258,9 +265,10 @@ static int meet(bip_job *job, const bip_card_of *cards)
     job->net.n_local = (int)n[0] + 1;
     for (int k = 0; k < 2 && code == 0; k++) {
         struct peers_port *port = job->net.ports[k];
+        uint32_t n_recv = job->options.n_slots + RESERVED + (job->options.unreliable ? BEATS : 0);
         if (n[k] == 0)
             peers_close_port(&job->net, k); /* no rank uses this NIC */
-        else if ((code = peers_make_buffers(port, n[k], port->room, job->options.n_slots + RESERVED)) == 0)
+        else if ((code = peers_make_buffers(port, n[k], port->room, n_recv)) == 0)
             job->memory += port->slots_len + port->recv_len + port->send_len;
     }
     for (int i = 0; i < job->options.n_ranks && code == 0; i++)

@@ -17,6 +17,12 @@
  * queue. (Section 3: "to ensure all messages send can be received by the destination node"; BIP itself left this to
  * MPI-BIP.)
  *
+ * Unreliable jobs (options.unreliable) work as BIP did: "sequence numbers and checks CRC so that any error or loss of
+ * message on the medium will be detected (but not recovered)" (section 3). VIA then drops damaged frames. Each head has
+ * a number, so the next one reveals a lost one. The last one before a pause has no successor. So a rank in a call sends
+ * BEATs, which repeat the numbers. Checksums reveal lost packets of a long message, and a BEAT reveals that its last one
+ * was lost. A loss ends the connection, on both sides, and all waits (DAMAGED; PEER at the other rank).
+ *
  * Out-of-order, duplicate or unexpected messages:
  *
  *     a wrong sequence number, more credits than places, a second REQUEST  damaged: the connection ends
@@ -33,8 +39,9 @@
 #include "base/words.h"
 #include "bip/internal.h"
 
-#define BUDGET 64                   /* completions in one poll of a NIC */
-#define YIELD_AFTER (20 * VK_US)    /* without an event; some 256 polls */
+#define BUDGET 64                /* completions in one poll of a NIC */
+#define YIELD_AFTER (20 * VK_US) /* without an event; some 256 polls */
+#define BEAT_EVERY_NS (20 * VK_MS)
 #define CHECK_EVERY_NS (20 * VK_MS) /* for the interrupt */
 
 /* ---------------------------------------------------------------- errors */
@@ -71,7 +78,7 @@ const char *bip_counter_name(int counter)
 /* ---------------------------------------------------------------- a connection ends */
 
 /* A peer that has sent BYE has left. Any other lost peer has died, and its death ends the job's waits (recv.c:
- * receive_error). The first to die is reported. */
+ * bip_receive_error). The first to die is reported. */
 static void peer_lost(bip_peer *peer)
 {
     bip_job *job = bip_job_of(peer);
@@ -81,7 +88,7 @@ static void peer_lost(bip_peer *peer)
     job->n_left += !peer->bye_arrived;
     if (!peer->bye_arrived && job->dead < 0)
         job->dead = peer->rank;
-    int code = peer->bye_arrived ? BIP_ERR_LEFT : BIP_ERR_PEER;
+    int code = peer->bye_arrived ? BIP_ERR_LEFT : job->dead == peer->rank ? job->dead_code : BIP_ERR_PEER;
     if (job->send.state != SEND_IDLE && job->send.peer == peer)
         bip_send_end(job, code);
     if (peer->incoming)
@@ -161,12 +168,24 @@ struct peers_slot *bip_take_send(bip_peer *peer, uint32_t keep)
     return peers_take_send(port);
 }
 
-/* Adds owed credits to the head. */
+/* Adds the number and owed credits to the head. A BEAT has no credits, because its loss is not detected. */
 int bip_post_head(bip_peer *peer, struct peers_slot *slot, size_t len)
 {
-    ((bip_head *)(void *)slot->buf)->credits = peers_pay(&peer->pair);
+    bip_head *head = (bip_head *)(void *)slot->buf;
+    head->number = peer->sent_number;
+    if (head->kind != KIND_BEAT) {
+        peer->sent_number++;
+        head->credits = peers_pay(&peer->pair);
+    }
     slot->d.CS.Length = slot->d.DS[0].Local.Length = (VIP_UINT32)len;
     return bip_post_send(peer, slot);
+}
+
+/* Returns the number of long messages to that rank whose last packet has been posted. */
+static uint32_t long_written(const bip_peer *peer)
+{
+    const bip_send_request *s = &bip_job_of(peer)->send;
+    return peer->long_sent - (s->state == SEND_MOVING && s->peer == peer && s->posted < s->len);
 }
 
 /* Sends a head without data. It costs no credit: the receiver has RESERVED buffers for these (internal.h). */
@@ -176,6 +195,8 @@ int bip_control(bip_peer *peer, int kind, int tag)
     if (slot == NULL)
         return 0;
     bip_head head = {.kind = (uint8_t)kind, .tag = tag, .seq = kind == KIND_BYE ? peer->long_received : 0};
+    if (kind == KIND_BEAT)
+        head.seq = long_written(peer);
     memcpy(slot->buf, &head, sizeof head);
     BIP_COUNT(bip_job_of(peer), credits_sent, kind == KIND_CREDIT);
     return bip_post_head(peer, slot, sizeof head) == 0;
@@ -216,6 +237,8 @@ static void damaged(bip_peer *peer, const char *what)
     /* Even after a BYE, this is not an orderly end. */
     peer->bye_arrived = false;
     peer_lost(peer);
+    if (job->options.unreliable) /* it may wait for what was lost, and this rank sends it no BEAT any more */
+        VipDisconnect(peer->pair.vi);
     bip_fail(job, BIP_ERR_DAMAGED, "a message of rank %d: %s", peer->rank, what);
 }
 
@@ -275,6 +298,12 @@ static void dispatch(bip_peer *peer, struct peers_slot *slot)
         damaged(peer, "its length contradicts itself");
         return;
     }
+    if (head.number != peer->recv_number) {
+        damaged(peer, "one before it was lost");
+        return;
+    }
+    peer->n_beats = 0;
+    peer->recv_number += head.kind != KIND_BEAT;
     peer->pair.credits += head.credits;
     if (peer->pair.credits > peer->n_slots) {
         damaged(peer, "it reports more room than the queue has");
@@ -298,6 +327,12 @@ static void dispatch(bip_peer *peer, struct peers_slot *slot)
     case KIND_BYE:
         handle_bye(peer, head.seq);
         break;
+    case KIND_BEAT:
+        if (head.seq != peer->long_received) {
+            damaged(peer, "the end of a long one was lost");
+            return;
+        }
+        break;
     case KIND_CREDIT:
         break;
     default:
@@ -308,14 +343,18 @@ static void dispatch(bip_peer *peer, struct peers_slot *slot)
 }
 
 /* Handles one entry of a completion queue, which stands for one receive of that VI. A failed receive ends the
- * connection: with reliable delivery, no later message could be trusted to be complete. */
+ * connection: with reliable delivery, no later message could be trusted to be complete. At the unreliable level a part
+ * of the message is missing, unless the connection has ended, which flushes receives. */
 static void receive(VIP_VI_HANDLE vi)
 {
     bool failed;
     struct peers_slot *slot = peers_received(vi, &failed);
     if (slot == NULL)
         return;
-    if (failed)
+    bool flushed = slot->d.CS.Status & VIP_STATUS_DESC_FLUSHED_ERROR;
+    if (failed && !flushed && !bip_peer_of(slot)->lost && bip_job_of(bip_peer_of(slot))->options.unreliable)
+        damaged(bip_peer_of(slot), "a part of it was lost");
+    else if (failed)
         peer_lost(bip_peer_of(slot));
     else if (!bip_peer_of(slot)->lost)
         dispatch(bip_peer_of(slot), slot);
@@ -359,6 +398,20 @@ static void send_due_control(bip_job *job)
     }
 }
 
+/* Repeats to all ranks the numbers of what was sent to them, so that a loss is detected even if nothing follows it. */
+static void beat(bip_job *job)
+{
+    uint64_t now = vk_now();
+    if (now < job->next_beat)
+        return;
+    job->next_beat = now + BEAT_EVERY_NS;
+    for (int i = 0; i < job->options.n_ranks; i++) {
+        bip_peer *peer = &job->peers[i];
+        if (peer->pair.port && !peer->lost && !peer->bye_arrived && peer->n_beats < BEATS)
+            peer->n_beats += bip_control(peer, KIND_BEAT, 0) == 1;
+    }
+}
+
 /* Polls everything once: arrivals (at most BUDGET per NIC), completed sends, then the operations that can continue. */
 int bip_progress(bip_job *job)
 {
@@ -381,6 +434,8 @@ int bip_progress(bip_job *job)
         bip_recv_step(job);
     if (job->control_due)
         send_due_control(job);
+    if (vk_unlikely(job->options.unreliable) && job->connected)
+        beat(job);
     return n;
 }
 

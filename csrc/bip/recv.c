@@ -416,11 +416,11 @@ int bip_rtest_id(bip_job *job, int id, size_t *len, int *node)
 /* Returns 0 if a message can still arrive, else the reason. A receive names no rank, so it may wait for the rank
  * that died. Any death therefore ends all waits, except for messages that have arrived or are being written into a
  * buffer. */
-static int receive_error(bip_job *job)
+int bip_receive_error(bip_job *job)
 {
     if (job->dead >= 0)
         return bip_fail(job, job->dead_code, "rank %d %s", job->dead,
-                        job->dead_code == BIP_ERR_PEER ? "died" : "sent what was damaged on the way");
+                        job->dead_code == BIP_ERR_PEER ? "died" : "sent a message that was damaged or lost on the way");
     if (job->options.n_ranks == 1)
         return bip_fail(job, BIP_ERR_LEFT, "there is one rank only, so no message can arrive");
     if (job->n_left == job->options.n_ranks - 1)
@@ -440,7 +440,7 @@ int bip_rwait_id(bip_job *job, int id, size_t *len, int *node, int timeout_ms)
     while (r->state != RECV_DONE) {
         int code = bip_wait_step(job, &wait);
         if (code == 0 && r->state == RECV_POSTED)
-            code = receive_error(job);
+            code = bip_receive_error(job);
         if (code && r->state != RECV_DONE) {
             if (code != BIP_ERR_TIMEOUT && code != BIP_ERR_INTERRUPTED)
                 bip_rcancel_id(job, id);
@@ -507,7 +507,7 @@ int bip_getmsg(bip_job *job, int tag, const void **buf, size_t *len, int *node, 
     while ((t = find_tag(job, tag)) == NULL || t->first == NULL) {
         int code = waits ? bip_wait_step(job, &wait) : 0;
         if (code == 0 && waits)
-            code = receive_error(job);
+            code = bip_receive_error(job);
         if (code || !waits) {
             t = find_tag(job, tag);
             if (t && t->first)

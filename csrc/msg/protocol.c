@@ -344,7 +344,6 @@ void msg_deliver_unexpected(msg_world *w, msg_message *m, msg_request *r)
 /* Handles packets without message data. */
 static void handle_control(struct msg_peer *peer, const struct msg_packet *p)
 {
-    msg_world *w = peer->world;
     msg_request *r;
     switch (p->head.kind & MSG_PKT_MASK) {
     case MSG_PKT_CTS:

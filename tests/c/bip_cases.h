@@ -61,5 +61,8 @@ void case_killed_full(int rank, int n);
 void case_computes(int rank, int n);
 void case_interrupt(int rank, int n);
 void case_classic(int rank, int n);
+void case_lost_short(int rank, int n);
+void case_lost_long(int rank, int n);
+void case_silent(int rank, int n);
 
 #endif

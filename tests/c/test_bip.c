@@ -106,6 +106,26 @@ static void first_lost(bip_options *o)
     o->faults = "drop=send:0";
 }
 
+/* Unreliable: no faults at all, lost frames, damaged frames. The faults of the command line do not apply, because the
+ * cases need these. */
+static void unreliable(bip_options *o)
+{
+    o->unreliable = 1;
+    o->faults = NULL;
+}
+
+static void losing(bip_options *o)
+{
+    o->unreliable = 1;
+    o->faults = "loss=2%,seed=3";
+}
+
+static void damaging(bip_options *o)
+{
+    o->unreliable = 1;
+    o->faults = "corrupt=2%,seed=5";
+}
+
 /* Name, ranks, function, who may die, whether it opens its job itself, options. */
 static const test_case cases[] = {
     {"lengths", 2, case_lengths, 0, 0, NULL},
@@ -129,6 +149,16 @@ static const test_case cases[] = {
     {"computes", 2, case_computes, 0, 0, first_lost},
     {"interrupt", 2, case_interrupt, 0, 0, interruptible},
     {"classic", 3, case_classic, 0, 1, NULL},
+    {"unreliable_lengths", 2, case_lengths, 0, 0, unreliable},
+    {"unreliable_tags", 2, case_tags, 0, 0, unreliable},
+    {"unreliable_crossing", 2, case_crossing, 0, 0, unreliable},
+    {"unreliable_leaves", 3, case_leaves, 0, 0, unreliable},
+    {"unreliable_killed", 3, case_killed, 2, 0, unreliable},
+    {"unreliable_silent", 2, case_silent, 0, 0, unreliable},
+    {"lost_short", 2, case_lost_short, 0, 0, losing},
+    {"lost_long", 2, case_lost_long, 0, 0, losing},
+    {"damaged_short", 2, case_lost_short, 0, 0, damaging},
+    {"damaged_long", 2, case_lost_long, 0, 0, damaging},
 };
 
 /* ---------------------------------------------------------------- ranks */

@@ -146,6 +146,35 @@ def test_environment() -> None:
     )
 
 
+def test_loss_is_detected_and_not_repaired() -> None:
+    """Unreliable: a lost message ends the waits of both ranks with errors. Everything that arrived is right."""
+    run("""
+        from itertools import count
+        other, n = None, 0
+        job = bip.open(reliability="unreliable", faults="loss=2%,seed=1")
+        room = bytearray(100)
+        try:
+            for n in count():
+                if n % 2 == job.rank:
+                    job.send(1 - job.rank, bytes([n % 256]) * 100)
+                else:
+                    assert job.recv(room, timeout_s=30) == (100, 1 - job.rank)
+                    assert room == bytes([n % 256]) * 100
+        except bip.BipTimeoutError:
+            raise
+        except bip.BipError as error:
+            assert error.name in ("DAMAGED", "PEER", "LEFT"), error
+        job.close()
+        assert 0 < n < 10000
+        try:
+            bip.Job(0, 1, "levels", reliability="reception")
+        except ValueError as error:
+            assert "expected delivery or unreliable" in str(error), error
+        else:
+            raise AssertionError("a level that BIP does not have was taken")
+    """)
+
+
 def test_closed_before_sent() -> None:
     """Closing before sent messages were received is an error on both sides."""
     run("""

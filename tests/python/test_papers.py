@@ -1,9 +1,11 @@
 """Verdicts on the published figures: every line has one, by rule, with equal bits in every run."""
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 
+import needs
 import pytest
 from click.testing import CliRunner
 
@@ -167,6 +169,25 @@ def test_a_sweep_is_drawn_with_the_predictions(tmp_path):
     done = CliRunner().invoke(cli, ["papers", "turner-chen", "--plot", str(whole), "-q"])
     assert done.exit_code == 0, done.output
     assert whole.stat().st_size > 100_000  # five figures
+
+
+def test_a_figure_is_measured_here_beside_its_predictions(tmp_path):
+    """`--measure` itself, for the figure with fewest libraries that has one of viakit's policies: TCP and LAM."""
+    needs.hosts().close()  # skips where the kernel refuses a testbed
+    picture = tmp_path / "fig3.svg"
+    words = ["papers", "ong-farrell", "fig3", "--measure", "0.5", "--plot", str(picture)]
+    done = CliRunner().invoke(cli, words, env={"COLUMNS": "200"})
+    assert done.exit_code == 0, done.output
+    rows = [line.split() for line in done.output.splitlines() if re.match(r"\s*\d", line)]
+    measured = [row for row in rows if int(row[0]) <= 4 << 20 and len(row) > 1]
+    predicted = len(figures.series("ong-farrell")["fig3"])
+    assert "tcp" in done.output
+    assert "msg-tcp:lam-c2c-convert" in done.output
+    both = [[float(x) for x in row[-2:]] for row in measured if len(row) == 1 + predicted + 2]
+    assert len(both) > 10, done.output
+    assert all(rate > 0 for pair in both for rate in pair)
+    assert both[0][0] < both[-1][0], "longer messages have a higher rate"
+    assert "measured here" in picture.read_text(encoding="utf-8")
 
 
 def test_what_can_be_measured_is_a_protocol():

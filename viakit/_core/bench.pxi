@@ -177,12 +177,13 @@ cdef class BenchEndpoint:
 
     @staticmethod
     def bip(str device, str job, int side, bint polled, uint64_t small=0, uint64_t packet=0, unsigned form=0,
-            unsigned mtu=0, int spin_us=0, unsigned retransmission=0, unsigned checksum=0,
+            unsigned mtu=0, int spin_us=0, unsigned retransmission=0, unsigned checksum=0, bint unreliable=False,
             str faults="", secret=None):
         """Create rank *side* of a BIP job of two on *device*. The job's name *job* has at most 15 characters.
 
         *secret* is 32 bytes that both sides share and no other process has. *small* is the length in bytes of the
-        longest short message, *packet* that of each packet; 0: the calibrated values. The other parameters are those
+        longest short message, *packet* that of each packet; 0: the calibrated values. If *unreliable*, lost messages are
+        detected and not repaired. The other parameters are those
         of `via`. `bip_card` and `bip_connect` connect the endpoint.
         """
         cdef char error[BENCH_ERROR_LEN]
@@ -196,6 +197,7 @@ cdef class BenchEndpoint:
         options.side = side
         options.small = small
         options.packet = packet
+        options.unreliable = unreliable
         options.form = form
         options.mtu = mtu
         options.retransmission = retransmission

@@ -80,7 +80,7 @@ cdef class BipCore:
 
     def __cinit__(self, int rank, int size, str job, str host, local_device, network_device, uint32_t slots=0,
                   uint64_t small=0, uint64_t packet=0, bint strict=False, bint checksum=False, bint blocking=True,
-                  str faults="", secret=None):
+                  bint unreliable=False, str faults="", secret=None):
         cdef bip_options options
         cdef bytes proof = _job_secret(secret)
         cdef char error[512]
@@ -100,6 +100,7 @@ cdef class BipCore:
         options.small = small
         options.packet = packet
         options.strict = strict
+        options.unreliable = unreliable
         options.checksum = checksum
         options.blocking = blocking
         options.faults = fault_text

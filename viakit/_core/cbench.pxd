@@ -81,6 +81,7 @@ cdef extern from "bench/bench.h" nogil:
         int side
         uint64_t small
         uint64_t packet
+        bint unreliable
         unsigned form
         unsigned mtu
         unsigned retransmission

@@ -41,6 +41,7 @@ cdef extern from "bip/job.h" nogil:
         uint64_t small
         uint64_t packet
         int strict
+        int unreliable
         int checksum
         int blocking
         int spin_us

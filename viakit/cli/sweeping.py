@@ -94,7 +94,9 @@ _LIVE_MORE = ("sockbuf",)  # only of some series
     help="Frames of via-eth: with a separate EtherType, encapsulated in UDP, or chosen automatically.",
 )
 @click.option(
-    "--reliability", type=click.Choice(["unreliable", "delivery", "reception"]), help="Reliability level of via-*."
+    "--reliability",
+    type=click.Choice(["unreliable", "delivery", "reception"]),
+    help="Reliability level of via-*; bip-* has unreliable and delivery.",
 )
 @click.option(
     "--fault",

@@ -119,18 +119,24 @@ class ViaSide(Side):
 
 
 class BipSide(ViaSide):
-    """BIP on any link, in C. Options: those of VIA, and ``packet`` and ``small`` in place of calibrated bytes."""
+    """BIP on any link, in C. Options: those of VIA, and ``packet`` and ``small`` in place of calibrated bytes.
+
+    Its levels are "unreliable" and "delivery", which stands for "reception", too.
+    """
 
     link_prefix = "bip-"
 
     def _choices(self) -> dict[str, int]:
-        return super()._choices() | {"reliability": VIA_CHOICES["reliability"]["delivery"]}
+        known = VIA_CHOICES["reliability"]
+        choices = super()._choices()
+        level = "unreliable" if choices["reliability"] == known["unreliable"] else "delivery"
+        return choices | {"reliability": known[level]}
 
     def open(self) -> dict[str, Any]:
         """Open the job."""
         Side.open(self)
         choices = self._choices()
-        del choices["reliability"]
+        choices["unreliable"] = choices.pop("reliability") == VIA_CHOICES["reliability"]["unreliable"]
         choices |= {key: int(self.options.get(key) or 0) for key in ("packet", "small")}
         with self._explained():
             keyed: dict[str, Any] = {"faults": self._faults(), "secret": self.secret}
