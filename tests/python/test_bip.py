@@ -10,9 +10,11 @@ from pathlib import Path
 
 import needs
 import pytest
+from click.testing import CliRunner
 from ports import free_port
 
 from viakit import _core, bip
+from viakit.cli import cli
 from viakit.measure import calibrate
 
 PRELUDE = """
@@ -173,6 +175,16 @@ def test_loss_is_detected_and_not_repaired() -> None:
         else:
             raise AssertionError("a level that BIP does not have was taken")
     """)
+
+
+def test_a_sweep_at_the_unreliable_level_ends_with_the_loss_that_it_detected() -> None:
+    """The run ends at once, with the reason, and does not wait for a message that was lost."""
+    options = ["--reliability", "unreliable", "--seconds", "0.5", "-q"]
+    done = CliRunner().invoke(cli, ["sweep", "bip-shm", "--sizes", "8,64K", *options])
+    assert done.exit_code == 0, done.output
+    done = CliRunner().invoke(cli, ["sweep", "bip-shm", "--sizes", "8", "--fault", "loss=2%", *options])
+    assert done.exit_code == 1
+    assert "damaged or lost on the way" in done.output or "has left" in done.output or "died" in done.output
 
 
 def test_closed_before_sent() -> None:

@@ -317,16 +317,6 @@ def test_what_taps_cost_is_judged_from_two_programs(tmp_path, lines, said):
     assert (goal.value == pytest.approx(1.01)) if not said else goal.value is None
 
 
-def test_sweep_of_unreliable_bip_ends_with_the_loss_that_it_detected():
-    """The run ends at once, with the reason, and does not wait for a message that was lost."""
-    options = ["--reliability", "unreliable", "--seconds", "0.5", "-q"]
-    done = invoke("sweep", "bip-shm", "--sizes", "8,64K", *options)
-    assert done.exit_code == 0, done.output
-    done = invoke("sweep", "bip-shm", "--sizes", "8", "--fault", "loss=2%", *options)
-    assert done.exit_code == 1
-    assert "damaged or lost on the way" in done.output or "has left" in done.output or "died" in done.output
-
-
 @pytest.mark.parametrize("way", ["selective", "go_back_n"])
 def test_sweep_under_faults_repeats_what_was_lost(tmp_path, way):
     out = tmp_path / "a.json"

@@ -182,9 +182,9 @@ cdef class BenchEndpoint:
         """Create rank *side* of a BIP job of two on *device*. The job's name *job* has at most 15 characters.
 
         *secret* is 32 bytes that both sides share and no other process has. *small* is the length in bytes of the
-        longest short message, *packet* that of each packet; 0: the calibrated values. If *unreliable*, lost messages are
-        detected and not repaired. The other parameters are those
-        of `via`. `bip_card` and `bip_connect` connect the endpoint.
+        longest short message, *packet* that of each packet; 0: the calibrated values. If *unreliable*, lost messages
+        are detected and not repaired. The other parameters are those of `via`. `bip_card` and `bip_connect` connect the
+        endpoint.
         """
         cdef char error[BENCH_ERROR_LEN]
         cdef bytes name = device.encode(), word = job.encode(), fault_text = faults.encode()
