@@ -28,6 +28,7 @@ import viakit
 from viakit.remote import captures, rdma
 from viakit.remote.facts import common
 from viakit.remote.link import Link, RemoteError
+from viakit.remote.mux import limits
 from viakit.remote.spec import HERE, Spec, parse
 from viakit.testbed import Host
 from viakit.testbed.call import HostProcess, TestbedError
@@ -335,22 +336,22 @@ _START = (
     "if viakit.__version__ != sys.argv[1]:\n"
     '    sys.exit(f"viakit-version {sys.executable} {viakit.__version__}")\n'
     "from viakit.remote.agent import main\n"
-    "main()"
+    "main(*sys.argv[2:])"
 )
 
 
 def _command(name: str, python: str | None) -> list[str]:
     """Return the command that starts the agent on a host."""
-    version = viakit.__version__
+    words = [viakit.__version__, *map(str, limits())]
     if name == HERE:
-        code = f"import sys; sys.path.append({_ROOT!r}); {_START.splitlines()[-2]}; main()"
-        return [sys.executable, "-c", code, version]
+        code = f"import sys; sys.path.append({_ROOT!r}); {'; '.join(_START.splitlines()[-2:])}"
+        return [sys.executable, "-c", code, *words]
     if python:
         remote = f"exec {shlex.quote(python)}"
     else:
         here = shlex.quote(sys.executable)
         remote = f'p={here}; [ -x "$p" ] || p=python3; exec "$p"'
-    script = f"{remote} -c {shlex.quote(_START)} {shlex.quote(version)}"
+    script = f"{remote} -c {shlex.quote(_START)} {shlex.join(words)}"
     ssh = shlex.split(os.environ.get("VIAKIT_SSH", "ssh"))
     options = ["-T", "-x", "-a", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10"]
     return [*ssh, *options, "--", name, f"exec sh -c {shlex.quote(script)}"]

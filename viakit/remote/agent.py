@@ -25,8 +25,9 @@ from typing import Any, NoReturn
 
 import viakit
 from viakit.base.process import end_with_parent
+from viakit.remote.acks import Connection
 from viakit.remote.facts import facts, route_to
-from viakit.remote.mux import Kind, Lost, Mux
+from viakit.remote.mux import Kind, Lost, Mux, limits
 
 __all__ = ["main"]
 
@@ -37,13 +38,14 @@ _GRACE_S = 0.5  # between SIGTERM and SIGKILL when the connection has ended
 class _Agent:
     """State of the agent: the running processes."""
 
-    def __init__(self) -> None:
+    def __init__(self, cut_s: float, silence_s: float) -> None:
         # Only the mux may write to the connection, so 1 becomes standard error.
         self.connection = (fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 3), fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, 3))
         null = os.open(os.devnull, os.O_RDWR)
         os.dup2(null, 0)
         os.dup2(2, 1)
-        self.mux = Mux(*self.connection, self.handle)
+        connection = Connection.of_agent(self.connection[1], os.environ)
+        self.mux = Mux(*self.connection, self.handle, silence_s, connection.unacknowledged, cut_s)
         self.processes: dict[int, int] = {}  # process number -> id
         self.ended: dict[int, int] = {}  # id -> status that is reported once all output has been passed on
         self.folders: list[str] = []  # temporary ones
@@ -210,9 +212,16 @@ def _be_process(request: dict[str, Any], far: dict[int, int], error_w: int) -> N
     os._exit(127)
 
 
-def main() -> None:
-    """Serve the standard streams until they are closed."""
-    _Agent().serve()
+def main(*given: str) -> None:
+    """Serve the standard streams until they are closed.
+
+    Parameters
+    ----------
+    *given : str
+        The limits of silence in seconds: see :func:`viakit.remote.mux.limits`. Default: those of the environment.
+    """
+    cut_s, silence_s = map(float, given) if given else limits()
+    _Agent(cut_s, silence_s).serve()
 
 
 if __name__ == "__main__":

@@ -17,7 +17,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import viakit
-from viakit.remote.mux import Kind, Lost, Mux
+from viakit.remote.acks import Connection
+from viakit.remote.mux import Kind, Lost, Mux, limits
 from viakit.testbed.call import HostProcess, TestbedError, _open_streams, _wait_readable
 
 if TYPE_CHECKING:
@@ -86,7 +87,10 @@ class Link:
             return RemoteError(f"host {self.name}: {self._command[0]} cannot be started: {error.strerror}")
         finally:
             far.close()
-        self._mux = Mux(near.fileno(), near.fileno(), self._handle)
+        process = self._process
+        cut_s, silence_s = limits()
+        is_cut = lambda: Connection.of_process(process.pid).unacknowledged()  # noqa: E731
+        self._mux = Mux(near.fileno(), near.fileno(), self._handle, silence_s, is_cut, cut_s)
         self._thread = threading.Thread(target=self._serve, name=f"viakit {self.name}", daemon=True)
         self._thread.start()
         if not self._ready.wait(timeout_s) and self._why is None:

@@ -23,13 +23,14 @@ import stat
 import struct
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-__all__ = ["Kind", "Lost", "Mux"]
+__all__ = ["Kind", "Lost", "Mux", "limits"]
 
 WINDOW = 1 << 18  # bytes of one stream that are not delivered yet
 BEAT_S = 0.5  # interval of the signs of life
 SILENCE_S = 10.0  # without any frame, after the first one: the connection is lost
+CUT_S = 2.0  # without any frame, if the other kernel acknowledges nothing either: the connection is lost
 _HEADER = struct.Struct("!BIiI")
 _MAX_FRAME = 1 << 24
 _PIECE = 1 << 16
@@ -51,6 +52,27 @@ class Kind(enum.IntEnum):
     BEAT = 10  # a sign of life
     REQUEST = 11  # a request to the agent (JSON)
     REPLY = 12  # the reply to it (JSON)
+
+
+def limits(environment: Mapping[str, str] = os.environ) -> tuple[float, float]:
+    """Return the limits of silence without and with acknowledgements: ``VIAKIT_CUT_S`` and ``VIAKIT_SILENCE_S``.
+
+    Raises
+    ------
+    ValueError
+        If a variable is not a number of seconds above 0.
+    """
+    found = []
+    for name, default in (("VIAKIT_CUT_S", CUT_S), ("VIAKIT_SILENCE_S", SILENCE_S)):
+        text = environment.get(name) or str(default)
+        try:
+            value = float(text)
+        except ValueError:
+            value = 0.0
+        if not value > 0:
+            raise ValueError(f"{name} is {text!r}; expected seconds above 0, such as {default:g}")
+        found.append(value)
+    return found[0], found[1]
 
 
 class Lost(ConnectionError):
@@ -125,6 +147,10 @@ class Mux:
         Called with (kind, process, number, payload) for each frame that is not of a stream.
     silence_s : float
         Time without any frame, after the first one, for which the connection still counts as alive.
+    is_cut : callable, optional
+        Returns whether the kernel of the other machine has ceased to acknowledge data. Called from *cut_s* seconds
+        without any frame on; the connection is lost if it returns True.
+    cut_s : float
     """
 
     def __init__(
@@ -133,7 +159,10 @@ class Mux:
         out_fd: int,
         handle: Callable[[Kind, int, int, bytes], None],
         silence_s: float = SILENCE_S,
+        is_cut: Callable[[], bool] | None = None,
+        cut_s: float = CUT_S,
     ) -> None:
+        self._is_cut, self._cut_s = is_cut, cut_s
         self._in, self._out, self._handle, self._silence_s = in_fd, out_fd, handle, silence_s
         for fd in (in_fd, out_fd):
             _unblock(fd)
@@ -252,8 +281,12 @@ class Mux:
                 self._heard = now  # this process stood still, so it cannot judge the other one
             self._beaten = now
             self.send(Kind.BEAT)
-        if self._heard is not None and now - self._heard > self._silence_s:
+        if self._heard is None:
+            return
+        if now - self._heard > self._silence_s:
             raise Lost(f"the connection has been silent for {self._silence_s:g} s")
+        if now - self._heard > self._cut_s and self._is_cut is not None and self._is_cut():
+            raise Lost(f"the connection has been silent for {self._cut_s:g} s, and the host acknowledges no packet")
 
     def _flush(self) -> None:
         """Write queued frames as far as the connection takes them."""

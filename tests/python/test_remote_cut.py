@@ -1,0 +1,145 @@
+"""A cable that is pulled between two machines is noticed on both; a machine that is merely busy is not given up."""
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import needs
+import pytest
+from leftovers import marked
+from waiting import until
+
+from viakit.remote.acks import Connection, _written
+from viakit.remote.mux import Kind, Lost, Mux, limits
+
+LIMIT_S = 100.0
+pytestmark = pytest.mark.timeout(300)
+
+# On h1: an agent for one caller, on a TCP connection as ssh has one.
+LISTEN = """
+import os, socket
+with socket.create_server(("10.77.0.2", 2222)) as listener:
+    print("listens", flush=True)
+    connection, _ = listener.accept()
+os.dup2(connection.fileno(), 0)
+os.dup2(connection.fileno(), 1)
+from viakit.remote.agent import main
+main()
+"""
+# On h0: what takes the place of ssh, and a process on the host "there" until it ends.
+CLIENT = """
+import os, socket, threading
+connection = socket.create_connection(("10.77.0.2", 2222))
+def send():
+    while data := os.read(0, 65536):
+        connection.sendall(data)
+threading.Thread(target=send, daemon=True).start()
+while data := connection.recv(65536):
+    os.write(1, data)
+"""
+DRIVE = """
+import os, shlex, subprocess, sys
+from viakit.remote import Remote
+os.environ["VIAKIT_SSH"] = shlex.join([sys.executable, sys.argv[1]])
+with Remote("ssh:there") as remote:
+    process = remote.hosts[0].popen(["sleep", "1000"], stdin=subprocess.DEVNULL)
+    print("runs", flush=True)
+    process.wait()
+    print(remote.hosts[0].trouble, flush=True)
+"""
+
+
+@pytest.fixture
+def two():
+    with needs.hosts() as testbed:
+        yield testbed.hosts
+
+
+def test_a_pulled_cable_is_noticed_on_both_machines(two, tmp_path):
+    """The limit of silence is far away, so the missing acknowledgements have ended the connection on both sides."""
+    (tmp_path / "client.py").write_text(CLIENT)
+    how = {"stdout": subprocess.PIPE, "env": {"VIAKIT_SILENCE_S": "1000", "MARK": str(tmp_path)}, "text": True}
+    mark = f"MARK={tmp_path}".encode()
+    with (
+        two[1].popen([sys.executable, "-c", LISTEN], **how) as agent,
+        two[0].popen([sys.executable, "-c", DRIVE, str(tmp_path / "client.py")], **how) as driver,
+    ):
+        try:
+            assert agent.stdout.readline() == "listens\n"
+            assert driver.stdout.readline() == "runs\n"
+            two[1].run(["ip", "link", "set", "eth0", "down"], timeout=LIMIT_S)
+            said = driver.stdout.readline()
+            assert "host there" in said
+            assert "acknowledges no packet" in said
+            left = lambda: [words for words in marked(mark).values() if words.startswith("sleep")]  # noqa: E731
+            until(lambda: not left(), "sleep has ended")
+            assert agent.wait(LIMIT_S) == 0
+        finally:
+            agent.kill()
+            driver.kill()
+
+
+@pytest.fixture
+def loopback():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        near = socket.create_connection(listener.getsockname())
+        far, _ = listener.accept()
+    with near, far:
+        yield near, far
+
+
+def test_a_process_that_reads_nothing_is_no_cut_cable(loopback):
+    near, _ = loopback
+    near.setblocking(False)
+    with contextlib.suppress(BlockingIOError):  # until all buffers are full
+        while near.send(bytes(65536)):
+            pass
+    connection = Connection.of_process(os.getpid())
+    assert os.fstat(near.fileno()).st_ino in connection.inodes
+    assert not connection.unacknowledged()
+
+
+def test_an_agent_finds_the_connection_of_its_ssh_server(loopback):
+    near, far = loopback
+    words = [str(word) for word in (*near.getsockname(), *far.getsockname())]
+    found = Connection.of_agent(-1, {"SSH_CONNECTION": " ".join(words)})
+    with open("/proc/net/tcp", encoding="ascii") as lines:
+        ends = {tuple(line.split()[1:3]) for line in lines}
+    assert len(found.ends & ends) == 1
+    assert Connection.of_agent(-1, {"SSH_CONNECTION": "no addresses at all"}).ends == set()
+
+
+def test_addresses_are_written_as_the_kernel_writes_them():
+    assert _written("::1", "22")[0].endswith(":0016")
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as listener:
+        table = Path("/proc/net/tcp6").read_text(encoding="ascii")
+        assert _written("::1", str(listener.getsockname()[1]))[0] in table
+
+
+@pytest.mark.parametrize("is_cut", [True, False])
+def test_silence_alone_ends_no_connection_before_its_limit(is_cut):
+    """Without a cut, the same silence is that of a busy machine."""
+    near, far = socket.socketpair()
+    with near, far:
+        probes = []
+        mux = Mux(near.fileno(), near.fileno(), print, 1000.0, lambda: probes.append(1) or is_cut, 1e-9)
+        peer = Mux(far.fileno(), far.fileno(), print)
+        peer.send(Kind.BEAT)
+        peer.drain(time.monotonic() + LIMIT_S)
+        if is_cut:
+            with pytest.raises(Lost, match="acknowledges no packet"):
+                mux.turn({}, 0.0)
+        else:
+            mux.turn({}, 0.0)
+        assert probes
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "soon", "nan"])
+def test_limits_that_are_no_seconds_are_refused(text):
+    with pytest.raises(ValueError, match="VIAKIT_CUT_S is"):
+        limits({"VIAKIT_CUT_S": text})
+    assert limits({"VIAKIT_SILENCE_S": "20"}) == (2.0, 20.0)
