@@ -77,8 +77,10 @@ static const msg_policy table[] = {
      .source = "Ong and Farrell, 4.2: LAM 6.3 as they measured it: C2C, messages of 128 kB and more are long, and the "
                "socket buffers follow this limit; without -O, which the paper does not mention"},
     {TCP, .name = "lam-lamd", .eager_limit = KIB(64), .socket_buffer = MSG_BUFFERS_FOLLOW, .route = MSG_ROUTE_DAEMON,
+     .spin_us = -1,
      .source =
-         "Turner and Chen, 3.2 and 4.2: mpirun -lamd, all messages through the daemons: 260 Mbit/s, twice the latency"},
+         "Turner and Chen, 3.2 and 4.2: mpirun -lamd, all messages through the daemons: 260 Mbit/s, twice the latency. "
+         "Waits sleep at once, so that the daemons have the cores"},
     {TCP, .name = "mpi-pro", .eager_limit = KIB(32), .progress = MSG_PROGRESS_THREAD,
      .source = "Turner and Chen, 3.3 and 4.3: MPI/Pro 1.6.3, a thread of its own manages progress, tcp_long 32 kB by "
                "default"},
@@ -90,6 +92,7 @@ static const msg_policy table[] = {
                "no handshake "
                "for long messages is mentioned"},
     {TCP, .name = "pvm", .eager_limit = NO_RENDEZVOUS, .copy_send = 1, .copy_recv = 1, .route = MSG_ROUTE_DAEMON,
+     .spin_us = -1,
      .source = "Turner and Chen, 3.5 and 4.5: PVM 3.4.3 by default, through the pvmd daemons, data copied before and "
                "after: 90 Mbit/s"},
     {TCP, .name = "pvm-direct", .eager_limit = NO_RENDEZVOUS, .copy_send = 1, .copy_recv = 1,

@@ -49,7 +49,7 @@ typedef enum {
 
 typedef enum {
     MSG_ROUTE_DIRECT = 0, /* from rank to rank */
-    MSG_ROUTE_DAEMON = 1  /* through the daemons of both ranks (lamd, pvmd): channel tcp only */
+    MSG_ROUTE_DAEMON = 1  /* through the daemons of both hosts (lamd, pvmd): channel tcp only */
 } msg_route;
 
 typedef enum {

@@ -226,7 +226,9 @@ static int receive(struct tc_rank *rank, const uint8_t *enough)
     for (int round = 0; round < 4 && rank->fd >= 0 && !(enough && *enough); round++) {
         int came = fill(rank);
         if (came < 0) {
-            close_connection(rank, "the connection was closed");
+            close_connection(rank, rank->peer->world->policy.route == MSG_ROUTE_DAEMON
+                                       ? "the way to it by the daemons has ended"
+                                       : "the connection was closed");
             return n + 1;
         }
         if (came == 0)

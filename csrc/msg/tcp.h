@@ -1,6 +1,6 @@
 /*
  * tcp.h - the `tcp` channel's private structs: tcp.c (packets on streams), tcp_open.c (connecting), tcp_relay.c
- * (daemons).
+ * and tcp_daemon.c (daemons).
  *
  * There is one connection for each pair of ranks. A packet on the stream:
  *
@@ -34,16 +34,15 @@ struct tc_world {
     int n_open;   /* open connections */
     int leftover; /* a stage may hold whole packets */
     struct tc_rank *ranks;
-    int relay; /* process id of this rank's daemon, 0: none */
 };
 
 /* tcp_open.c */
 int tc_open(msg_world *w, const msg_options *options);
 void tc_close(msg_world *w);
 
-/* tcp_relay.c: puts a daemon between this rank and its connections, and replaces each rank's fd. Returns 0 or an
- * error. */
-int tc_relay_start(msg_world *w);
-void tc_relay_stop(msg_world *w);
+struct tc_card;
+/* tcp_relay.c: starts the daemon of this host if this is its lowest rank, and replaces each rank's fd by a way through
+ * it. All ranks call it, with their own code of opening so far, because it has an exchange. Returns 0 or an error. */
+int tc_relay_start(msg_world *w, const msg_options *options, const struct tc_card *own, int code);
 
 #endif

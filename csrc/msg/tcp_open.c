@@ -212,9 +212,9 @@ int tc_open(msg_world *w, const msg_options *o)
                        vk_now() + (uint64_t)(o->open_timeout_ms > 0 ? o->open_timeout_ms : 60000) * VK_MS);
     if (listener >= 0)
         close(listener);
-    if (code == 0 && w->policy.route == MSG_ROUTE_DAEMON)
+    if (w->policy.route == MSG_ROUTE_DAEMON)
         /* Before the descriptors are added to epoll, because they are replaced. */
-        code = tc_relay_start(w);
+        code = tc_relay_start(w, o, &own, code);
     if (code == 0)
         code = watch_ranks(w);
     free(cards);
@@ -233,8 +233,6 @@ void tc_close(msg_world *w)
             close(t->ranks[i].fd);
         free(t->ranks[i].stage);
     }
-    /* After this rank's ends are closed, which makes the daemon send its remaining data and exit. */
-    tc_relay_stop(w);
     if (t->epoll >= 0)
         close(t->epoll);
     free(t->ranks);

@@ -1,219 +1,280 @@
 /*
- * A daemon between a rank and the network, as lamd and pvmd were. A message goes rank - daemon - daemon - rank, which
- * costs two more process switches and two more copies through user space.
+ * The way to the daemon of this host (tcp_daemon.c), for policies that route by daemons as LAM's lamd and PVM's pvmd do.
  *
- *      rank r  === socketpairs ===  daemon of r  === TCP ===  daemon of s  === socketpairs ===  rank s
+ *      all ranks      connected and proven to each other over TCP (tcp_meet.c)
+ *      lowest rank    of each host: a UDP socket, a Unix socket, the daemon            (fork)
+ *      all ranks      exchange the addresses of both
+ *      all ranks      a socket pair for each other rank; the daemon gets one end of each, with a proof of the secret
+ *      all ranks      close the connections of tcp_meet.c
  *
- * Each rank forks its daemon once all connections are made. The daemon takes over the network's ends and copies bytes,
- * one stream for each other rank, until both sides have closed the connection. From fork to exit the daemon calls only
- * async-signal-safe functions, because the program may have had threads. All its memory is allocated before. It dies
- * with its rank.
+ * The daemon is no child of a rank, so the death of its first rank does not affect the others. It ends with the last of
+ * its ranks, and is called viakit- and 8 characters of the job's name. The Unix socket has a name that the kernel chooses, outside the file system, so it cannot be left behind.
  */
-
-#include "msg/tcp.h"
+#include "msg/tcp_daemon.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Bytes of one direction of one stream. */
-#define BUFFER 65536
+#include "base/blake2s.h"
 
-/* One direction of one stream. */
-struct pipe {
-    int from, to; /* -1: closed */
-    size_t begin, end;
-    char *bytes; /* [BUFFER] */
+/* Sent by each rank to all others. Only the lowest rank of a host has addresses. */
+struct card {
+    struct tc_card udp;
+    uint32_t name_len;
+    char name[16]; /* of the Unix socket, without the leading 0 */
 };
 
-/* ---------------------------------------------------------------- in the daemon */
+static const char key_label[] = "viakit tcp datagrams";
 
-/* Closes all other descriptors of the rank in the daemon. Otherwise no peer would detect that the rank has closed
- * its ends. `keep` is sorted, and each gap between two entries is closed in one call. */
-static void close_all_but(const int *keep, int n)
+static int failed(msg_world *w, const char *what)
 {
-    unsigned from = 0;
-    for (int i = 0; i <= n; i++) {
-        unsigned to = i < n ? (unsigned)keep[i] : ~0u;
-        if (to > from)
-            syscall(SYS_close_range, from, i < n ? to - 1 : ~0u, 0);
-        from = to + 1;
-    }
+    return msg_fail(w, MSG_ERR_CHANNEL, "the daemon of this host: %s: %s", what, strerror(errno));
 }
 
-/* A pipe reads only when it is empty: the buffer is the window, and TCP holds back the faster side. Its end is
- * forwarded (SHUT_WR) for this direction alone, because the other may still carry data. */
-static void read_some(struct pipe *p)
+/* The lowest rank of the host of a rank. */
+static int first_of(const msg_world *w, int rank)
 {
-    ssize_t got = recv(p->from, p->bytes, BUFFER, MSG_DONTWAIT);
-    if (got > 0) {
-        p->begin = 0;
-        p->end = (size_t)got;
-    } else if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
-        shutdown(p->to, SHUT_WR); /* all data has been written: forward the end */
-        p->from = -1;
-    }
+    int i = 0;
+    while (w->peers[i].host != w->peers[rank].host)
+        i++;
+    return i;
 }
 
-/* Unsent data stays for the next round. A failed write stops the reader, because its data has no destination. */
-static void write_some(struct pipe *p)
+/* ---------------------------------------------------------------- the daemon */
+
+static void free_plan(struct td_plan *p)
 {
-    ssize_t sent = send(p->to, p->bytes + p->begin, p->end - p->begin, MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (sent > 0)
-        p->begin += (size_t)sent;
-    else if (errno != EAGAIN && errno != EINTR) {
-        p->begin = p->end = 0;
-        p->from = -1; /* the data has no receiver */
-    }
-}
-
-/* Main loop of the daemon, until all pipes have forwarded their end. Each pipe waits for one event at a time: to
- * read if it is empty, else to write. poll() ignores negative descriptors, so ended pipes drop out. */
-static void pump(struct pipe *pipes, struct pollfd *fds, int n)
-{
-    for (;;) {
-        int alive = 0;
-        for (int i = 0; i < n; i++) {
-            struct pipe *p = &pipes[i];
-            int writing = p->begin != p->end;
-            fds[i] = (struct pollfd){.fd = writing ? p->to : p->from, .events = writing ? POLLOUT : POLLIN};
-            alive += writing || p->from >= 0;
-        }
-        if (alive == 0)
-            return;
-        if (poll(fds, (nfds_t)n, -1) < 0 && errno != EINTR)
-            return;
-        for (int i = 0; i < n; i++) {
-            if (fds[i].revents == 0 || fds[i].fd < 0)
-                continue;
-            if (pipes[i].begin == pipes[i].end)
-                read_some(&pipes[i]);
-            if (pipes[i].begin != pipes[i].end)
-                write_some(&pipes[i]);
-        }
-    }
-}
-
-/* ---------------------------------------------------------------- in the rank */
-
-static int by_value(const void *a, const void *b)
-{
-    return *(const int *)a - *(const int *)b;
-}
-
-/* All memory of the daemon, allocated before the fork, because the daemon may not allocate. Pipe 2k goes from the
- * rank to its k-th peer, pipe 2k + 1 back. keep: all descriptors that stay open in the daemon. local: the rank's new
- * ends, by rank. */
-struct plan {
-    struct pipe *pipes;
-    struct pollfd *fds;
-    int *keep, *local;
-    char *bytes;
-    int n;
-};
-
-static void free_plan(struct plan *p)
-{
-    free(p->pipes);
-    free(p->fds);
-    free(p->keep);
     free(p->local);
+    free(p->hosts);
+    free(p->streams);
+    free(p->polls);
     free(p->bytes);
+    vk_wipe(p, sizeof *p);
 }
 
-static int make_plan(msg_world *w, struct plan *p)
+static int make_plan(msg_world *w, struct td_plan *p)
 {
-    struct tc_world *t = w->at;
-    size_t n = 2 * (size_t)(w->n_ranks - 1);
-    *p = (struct plan){.pipes = calloc(n, sizeof *p->pipes),
-                       .fds = calloc(n, sizeof *p->fds),
-                       .keep = calloc(n, sizeof(int)),
-                       .local = calloc((size_t)w->n_ranks, sizeof(int)),
-                       .bytes = malloc(n * BUFFER)};
-    if (!p->pipes || !p->fds || !p->keep || !p->local || !p->bytes)
-        return msg_fail(w, MSG_ERR_NO_MEMORY, "no memory for a daemon");
-    for (int i = 0; i < w->n_ranks; i++) {
-        int pair[2];
-        p->local[i] = -1;
-        if (i == w->rank)
-            continue;
-        if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
-            return msg_fail(w, MSG_ERR_CHANNEL, "socketpair: %s", strerror(errno));
-        p->local[i] = pair[0];
-        p->keep[p->n] = pair[1];
-        p->pipes[p->n] =
-            (struct pipe){.from = pair[1], .to = t->ranks[i].fd, .bytes = p->bytes + (size_t)p->n * BUFFER};
-        p->n++;
-        p->keep[p->n] = t->ranks[i].fd;
-        p->pipes[p->n] =
-            (struct pipe){.from = t->ranks[i].fd, .to = pair[1], .bytes = p->bytes + (size_t)p->n * BUFFER};
-        p->n++;
+    size_t n = (size_t)w->n_ranks, n_streams = (size_t)w->n_local * n;
+    uint8_t digest[VK_BLAKE2S_LEN];
+    p->rank = w->rank;
+    p->n_ranks = w->n_ranks;
+    p->n_streams = (int)n_streams;
+    p->local = calloc(n, sizeof *p->local);
+    p->hosts = calloc(n, sizeof *p->hosts);
+    p->streams = calloc(n_streams, sizeof *p->streams);
+    p->polls = calloc(n_streams + 1, sizeof(struct pollfd));
+    p->bytes = malloc(n_streams * TD_WINDOW);
+    if (!p->local || !p->hosts || !p->streams || !p->polls || !p->bytes)
+        return msg_fail(w, MSG_ERR_NO_MEMORY, "no memory for the daemon of this host");
+    int k = 0;
+    for (int rank = 0; rank < w->n_ranks; rank++) {
+        p->local[rank] = w->peers[rank].host == w->peers[w->rank].host ? k++ : -1;
+        for (int peer = 0; p->local[rank] >= 0 && peer < w->n_ranks; peer++) {
+            size_t at = (size_t)p->local[rank] * n + (size_t)peer;
+            p->streams[at] = (struct td_stream){.fd = -1,
+                                                .to = -1,
+                                                .rank = (uint32_t)rank,
+                                                .peer = (uint32_t)peer,
+                                                .bytes = p->bytes + at * TD_WINDOW,
+                                                .resend_at = VK_NEVER,
+                                                .pause = TD_PAUSE};
+        }
     }
-    qsort(p->keep, (size_t)p->n, sizeof(int), by_value);
+    struct vk_blake2s s;
+    vk_blake2s_begin(&s, w->secret, sizeof w->secret);
+    vk_blake2s_add(&s, key_label, sizeof key_label);
+    vk_blake2s_add(&s, w->job, sizeof w->job);
+    vk_blake2s_end(&s, digest);
+    memcpy(p->key, digest, sizeof p->key);
+    memcpy(p->secret, w->secret, sizeof p->secret);
     return 0;
 }
 
-int tc_relay_start(msg_world *w)
+/* Opens the daemon's sockets, and fills in the card. */
+static int open_sockets(msg_world *w, const struct tc_card *own, struct td_plan *p, struct card *card)
 {
-    struct tc_world *t = w->at;
-    struct plan p;
-    int code = make_plan(w, &p), rank_process = getpid(), child = -1;
-    if (code == 0 && (child = fork()) == 0) {
-        /* The daemon dies with its rank. The rank may have died before this call took effect: then its parent has
-         * changed already. */
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        if (getppid() != rank_process)
-            _exit(1);
-        signal(SIGINT, SIG_IGN); /* Ctrl-C is for the rank */
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    socklen_t len = sizeof a, udp_len;
+    int room = 4 << 20;
+    card->udp = *own;
+    if (own->address.any.sa_family == AF_INET6)
+        card->udp.address.in6.sin6_port = 0;
+    else
+        card->udp.address.in.sin_port = 0;
+    udp_len = card->udp.len;
+    p->udp = socket(own->address.any.sa_family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (p->udp < 0 || bind(p->udp, &card->udp.address.any, udp_len) != 0 ||
+        getsockname(p->udp, &card->udp.address.any, &udp_len) != 0)
+        return failed(w, "its UDP socket");
+    setsockopt(p->udp, SOL_SOCKET, SO_RCVBUF, &room, sizeof room);
+    setsockopt(p->udp, SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
+    p->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (p->listener < 0 || bind(p->listener, (struct sockaddr *)&a, sizeof a.sun_family) != 0 ||
+        listen(p->listener, SOMAXCONN) != 0 || getsockname(p->listener, (struct sockaddr *)&a, &len) != 0)
+        return failed(w, "its Unix socket");
+    card->name_len = len - (uint32_t)offsetof(struct sockaddr_un, sun_path) - 1;
+    if (card->name_len > sizeof card->name)
+        return failed(w, "the name of its Unix socket");
+    memcpy(card->name, a.sun_path + 1, card->name_len);
+    return 0;
+}
+
+/* Closes all descriptors but two in the daemon. Otherwise no rank would detect that another has closed its ends. */
+static void close_all_but(int a, int b)
+{
+    unsigned low = (unsigned)(a < b ? a : b), high = (unsigned)(a < b ? b : a);
+    if (low > 0)
+        syscall(SYS_close_range, 0, low - 1, 0);
+    if (high > low + 1)
+        syscall(SYS_close_range, low + 1, high - 1, 0);
+    syscall(SYS_close_range, high + 1, ~0u, 0);
+}
+
+/* Permits all cores: a rank may be bound to one, where the daemon would wait for it. */
+static void run_anywhere(void)
+{
+    cpu_set_t all;
+    memset(&all, 0xff, sizeof all);
+    sched_setaffinity(0, sizeof all, &all);
+}
+
+/* Starts the daemon as a grandchild, so that it needs no parent to wait for it. */
+static int start(msg_world *w, struct td_plan *p)
+{
+    int status;
+    pid_t child = fork();
+    if (child < 0)
+        return failed(w, "fork");
+    if (child == 0) {
+        if (fork() != 0)
+            _exit(0);
+        struct rlimit files;
+        if (getrlimit(RLIMIT_NOFILE, &files) == 0) { /* a descriptor for each pair of ranks */
+            files.rlim_cur = files.rlim_max;
+            setrlimit(RLIMIT_NOFILE, &files);
+        }
+        signal(SIGINT, SIG_IGN); /* Ctrl-C is for the ranks, with which the daemon ends */
         signal(SIGALRM, SIG_IGN);
-        close_all_but(p.keep, p.n);
-        pump(p.pipes, p.fds, p.n);
+        char name[16];
+        snprintf(name, sizeof name, "viakit-%.8s", w->job);
+        prctl(PR_SET_NAME, name);
+        run_anywhere();
+        close_all_but(p->listener, p->udp);
+        td_run(p);
         _exit(0);
     }
-    if (code == 0 && child < 0)
-        code = msg_fail(w, MSG_ERR_CHANNEL, "fork: %s", strerror(errno));
-    /* In the rank: closes the daemon's end of each pair, and replaces the connection by this rank's end. Without a
-     * daemon, closes this rank's end and keeps the connection. */
-    for (int i = 0, k = 0; p.local && i < w->n_ranks; i++) {
-        if (i == w->rank || k >= p.n)
+    while (waitpid(child, &status, 0) < 0 && errno == EINTR) {}
+    return 0;
+}
+
+/* ---------------------------------------------------------------- this rank's ends */
+
+static int send_fds(int fd, struct td_handover *h, const int *fds)
+{
+    char control[CMSG_SPACE(TD_AT_ONCE * sizeof(int))];
+    struct iovec v = {h, sizeof *h};
+    struct msghdr m = {
+        .msg_iov = &v, .msg_iovlen = 1, .msg_control = control, .msg_controllen = CMSG_SPACE(h->n * sizeof(int))};
+    memset(control, 0, sizeof control);
+    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(h->n * sizeof(int));
+    memcpy(CMSG_DATA(c), fds, h->n * sizeof(int));
+    return sendmsg(fd, &m, MSG_NOSIGNAL) == (ssize_t)sizeof *h ? 0 : -1;
+}
+
+/* Makes the socket pairs for the next ranks from h->first on, at most TD_AT_ONCE. */
+static int make_pairs(msg_world *w, struct td_handover *h, int *fds)
+{
+    struct tc_world *t = w->at;
+    int rank = (int)h->first;
+    for (; rank < w->n_ranks && h->n < TD_AT_ONCE; rank++) {
+        int pair[2];
+        if (rank == w->rank)
             continue;
-        close(p.pipes[k].from); /* the daemon's end */
-        k += 2;
-        if (code == 0) {
-            close(t->ranks[i].fd);
-            t->ranks[i].fd = p.local[i];
-            snprintf(t->ranks[i].route + strlen(t->ranks[i].route),
-                     sizeof t->ranks[i].route - strlen(t->ranks[i].route), " by daemons");
-        } else if (p.local[i] >= 0)
-            close(p.local[i]);
+        if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0)
+            return -1;
+        close(t->ranks[rank].fd); /* of tcp_meet.c */
+        t->ranks[rank].fd = pair[0];
+        fds[h->n++] = pair[1];
+        size_t used = strlen(t->ranks[rank].route);
+        snprintf(t->ranks[rank].route + used, sizeof t->ranks[rank].route - used, " by daemons");
     }
-    free_plan(&p);
-    if (code == 0)
-        t->relay = child;
+    return rank;
+}
+
+/* Hands over the daemon's ends. The daemon may have died: then the reads of its nonce end. */
+static int hand_over(msg_world *w, const struct card *daemon)
+{
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    socklen_t len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + daemon->name_len);
+    struct timeval limit = {30, 0};
+    uint8_t nonce[TD_NONCE];
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), code = 0;
+    memcpy(a.sun_path + 1, daemon->name, daemon->name_len);
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    if (fd < 0 || connect(fd, (struct sockaddr *)&a, len) != 0 ||
+        recv(fd, nonce, sizeof nonce, MSG_WAITALL) != (ssize_t)sizeof nonce)
+        code = failed(w, "it does not reply");
+    for (int next = 0; code == 0 && next < w->n_ranks;) {
+        struct td_handover h = {.rank = (uint32_t)w->rank, .first = (uint32_t)next};
+        int fds[TD_AT_ONCE];
+        next = make_pairs(w, &h, fds);
+        td_proof(w->secret, nonce, &h, h.proof);
+        if (next < 0 || (h.n && send_fds(fd, &h, fds) != 0))
+            code = failed(w, "the socket pairs to it");
+        for (uint32_t i = 0; i < h.n; i++)
+            close(fds[i]);
+    }
+    if (fd >= 0)
+        close(fd);
     return code;
 }
 
-/* This rank's ends are closed, so the daemon exits once it has sent its remaining data. */
-void tc_relay_stop(msg_world *w)
+/* own: the address of this rank. code: of opening so far. The exchange takes place in any case (world.c). */
+int tc_relay_start(msg_world *w, const msg_options *o, const struct tc_card *own, int code)
 {
-    struct tc_world *t = w->at;
-    uint64_t deadline = vk_now() + VK_SECOND;
-    int status;
-    if (t->relay <= 0)
-        return;
-    while (waitpid(t->relay, &status, WNOHANG) == 0) {
-        struct timespec pause = {0, 200000};
-        if (vk_now() > deadline)
-            kill(t->relay, SIGKILL);
-        nanosleep(&pause, NULL);
+    struct td_plan plan = {.listener = -1, .udp = -1};
+    struct card card, *cards = calloc((size_t)w->n_ranks, sizeof *cards);
+    int first = first_of(w, w->rank);
+    memset(&card, 0, sizeof card);
+    if (code == 0 && cards == NULL)
+        code = msg_fail(w, MSG_ERR_NO_MEMORY, "no memory");
+    if (code == 0 && first == w->rank && (code = make_plan(w, &plan)) == 0)
+        code = open_sockets(w, own, &plan, &card);
+    card.udp.failed = code != 0;
+    int gathered = cards ? msg_allgather(w, o, &card, sizeof card, cards) : MSG_ERR_NO_MEMORY;
+    code = code ? code : gathered;
+    for (int i = 0; code == 0 && i < w->n_ranks; i++) {
+        const struct card *c = &cards[first_of(w, i)];
+        if (cards[i].udp.failed || c->udp.len > sizeof c->udp.address || c->name_len > sizeof c->name)
+            code = msg_fail(w, MSG_ERR_CHANNEL, "rank %d has no daemon", i);
+        else if (first == w->rank)
+            plan.hosts[i] = c->udp;
     }
-    t->relay = 0;
+    if (code == 0 && first == w->rank)
+        code = start(w, &plan);
+    if (code == 0)
+        code = hand_over(w, &cards[first]);
+    if (plan.listener >= 0)
+        close(plan.listener);
+    if (plan.udp >= 0)
+        close(plan.udp);
+    free_plan(&plan);
+    free(cards);
+    return code;
 }

@@ -18,6 +18,9 @@
 /* Requests of long messages carry their first bytes. */
 #define FIRST_BYTES "rendezvous=r3,eager_limit=8K,eager_limit_local=8K,request_data=4K"
 
+/* Through a daemon on each host. Ranks on two hosts have datagrams between them. */
+#define DAEMON "route=daemon,spin_us=-1"
+
 #define FEW "pool_bytes=1M,eager_limit=16K"
 
 #define MSG_CASES(X)                                         \
@@ -37,6 +40,18 @@
     X(first_copied, 2, FIRST_BYTES ",copy_recv=1", ON_ALL)   \
     X(first_interrupt, 2, FIRST_BYTES, ON_ALL)               \
     X(death_first, 3, FIRST_BYTES, ON_SHM | ON_TCP | ON_BIP) \
+    X(daemon_ends, 2, DAEMON, ON_TCP)                        \
+    X(daemon_killed, 2, DAEMON, ON_TCP)                      \
+    X(daemon_sizes, 2, DAEMON, ON_TCP)                       \
+    X(daemon_ring, 5, DAEMON, ON_TCP)                        \
+    X(daemon_storm, 8, DAEMON, ON_TCP)                       \
+    X(hosts_daemon_sizes, 2, DAEMON, ON_TCP)                 \
+    X(hosts_daemon_ring, 4, DAEMON, ON_TCP)                  \
+    X(hosts_daemon_order, 3, DAEMON, ON_TCP)                 \
+    X(hosts_daemon_storm, 8, DAEMON, ON_TCP)                 \
+    X(hosts_daemon_throttle, 3, TIGHT "," DAEMON, ON_TCP)    \
+    X(death_daemon, 4, DAEMON, ON_TCP)                       \
+    X(leave_daemon, 3, DAEMON, ON_TCP)                       \
     X(ring, 5, NULL, ON_ALL)                                 \
     X(order, 3, "credits=8", ON_ALL)                         \
     X(wildcards, 4, NULL, ON_ALL)                            \
