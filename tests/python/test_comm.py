@@ -151,6 +151,8 @@ CALLS = {
     "objects": "comm.gather(rank), comm.scatter([1, 2, 3])",
     "all objects": "comm.allgather(rank)",
     "non-blocking": "comm.Iallreduce(big, out).Wait()",
+    "non-blocking barrier": "comm.Ibarrier().Wait()",
+    "two at once": "MPI.Request.Waitall([comm.Iallreduce(big[:9], out[:9]), comm.Iallgather(big[:1], out[:3])])",
     "vector": "comm.Alltoallv([big, [20000] * 3], [out, [20000] * 3])",
 }
 

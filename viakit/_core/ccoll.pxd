@@ -45,6 +45,7 @@ cdef extern from "coll/coll.h" nogil:
         COLL_BCAST
         COLL_ALLREDUCE
         COLL_ALLGATHER
+        COLL_ALLTOALL
         COLL_STEP_EXCHANGE
         COLL_STEP_COMBINE
         COLL_SCATTER

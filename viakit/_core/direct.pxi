@@ -38,7 +38,7 @@ cdef int _set_length(Pinned heads, int i, uint64_t n) except -1:
     return 0
 
 
-cdef class DirectComm(PlannedComm):
+cdef class DirectComm(PendingComm):
     """Collectives of objects, without the general path's cost."""
 
     cdef Direct _direct_objects(self, str name, object root):

@@ -208,11 +208,22 @@ cdef class GroupComm(NoticeComm):
             return -1
         return coll_find_completed(self._s.group._c, <uint64_t>number)
 
-    def set_oldest(self, uint64_t number):
-        """Set the number of the oldest collective that is under way by messages, or 0."""
-        self._s.oldest = number
+    cpdef int set_pending(self, long long number, bint pending) except -1:
+        """Count a collective among those under way by messages, or not any more. Notes contain the oldest one."""
+        cdef set numbers = self._s.pending
+        if pending:
+            numbers.add(number)
+        else:
+            numbers.discard(number)
+        if not numbers:
+            self._s.oldest = 0
+        elif pending and len(numbers) == 1:
+            self._s.oldest = <uint64_t>number
+        else:
+            self._s.oldest = min(numbers)
         if self._s.group is not None and self._s.group._c != NULL:
-            coll_set_oldest(self._s.group._c, number)
+            coll_set_oldest(self._s.group._c, self._s.oldest)
+        return 0
 
     cdef int _root(self, object root) except -1:
         if not 0 <= root < self._size:

@@ -8,6 +8,7 @@ from cmsg cimport *
 cdef class MsgStatus
 cdef class MsgWorld
 cdef class MsgRequest
+cdef class PlanRequest(MsgRequest)
 cdef class MsgMessage
 cdef class MsgComm
 cdef class MsgType

@@ -121,6 +121,8 @@ cdef class CommState:
     cdef CollectiveGroup group     # of csrc/coll
     cdef bint tried                # to create the group
     cdef uint64_t oldest           # number of the oldest collective under way by messages, or 0
+    cdef set pending               # numbers of all of them
+    cdef tuple barrier             # plan of a barrier by messages, once there was one
     cdef uint64_t incarnation            # distinguishes it from earlier communicators of its number; same on all ranks
     cdef bint freed
     cdef long long n_objects       # long objects sent so far
@@ -129,7 +131,7 @@ cdef class CommState:
     cdef msg_scope scope           # of the contexts that end when the communicator is revoked
 
     def __cinit__(self):
-        self.spare = []
+        self.spare, self.pending = [], set()
 
     def __dealloc__(self):
         msg_scope_close(&self.scope)

@@ -167,11 +167,23 @@ cdef class MsgRequest:
                 if code != MSG_TIMEOUT or 0 <= timeout_ms <= (_now_ns() - began) // 1000000:
                     break
         else:
-            world._n_calls += 1
-            with nogil:
-                code = msg_wait(world._w, &self._r, &self._status, timeout_ms)
-            world._n_calls -= 1
-            world._left()
+            return self._wait_alone(timeout_ms)
+        if code == MSG_TIMEOUT:
+            _raise_signal()
+            return 0
+        world._check(code)
+        self._end()
+        return 1
+
+    cdef int _wait_alone(self, int64_t timeout_ms) except -1:
+        """Wait in the engine, without progress of other operations of this process. The operation is under way."""
+        cdef MsgWorld world = self._comm.world
+        cdef int code
+        world._n_calls += 1
+        with nogil:
+            code = msg_wait(world._w, &self._r, &self._status, timeout_ms)
+        world._n_calls -= 1
+        world._left()
         if code == MSG_TIMEOUT:
             _raise_signal()
             return 0

@@ -44,8 +44,10 @@ cdef class MsgWorld:
     cdef msg_world *_w
     cdef readonly int rank, size
     cdef readonly str channel
-    cdef public int n_active        # schedules that must make progress while a call waits
-    cdef public object schedules
+    cdef public int n_active        # operations that must make progress while a call waits: those of ...
+    cdef public dict schedules      # ... schedule.py with their communicators, and of ...
+    cdef list plans                 # ... plan_request.pxi
+    cdef list spare                 # messages of collectives that have ended, for the next ones (rooted.pxi)
     cdef readonly dict groups       # by communicator number: its group in csrc/coll (group.pxi)
     cdef public bint by_messages    # create no such groups: messages do all collectives
     cdef object _exchange_fn, _problem, _attached
@@ -90,7 +92,7 @@ cdef class MsgWorld:
         self._generation = _generation
         self._orphans = []
         self._orphan_limit = ORPHANS
-        self.schedules = {}
+        self.schedules, self.plans, self.spare = {}, [], []
         self.groups = {}
         self.rank, self.size = rank, size
         with nogil:
@@ -350,8 +352,31 @@ cdef class MsgWorld:
 
     def step(self):
         """Let the schedules of this process (non-blocking collectives, parts of objects) make progress."""
-        for schedule in list(self.schedules):
-            schedule._step()
+        cdef PlanRequest plan
+        if self.schedules:
+            for schedule in list(self.schedules):
+                schedule._step()
+        if self.plans:
+            for plan in list(self.plans):
+                plan._advance()
+
+    cdef int _forget_plan(self, PlanRequest plan) except -1:
+        """Remove a complete operation from those under way."""
+        cdef Py_ssize_t i
+        for i in range(len(self.plans)):
+            if self.plans[i] is plan:
+                del self.plans[i]
+                break
+        return 0
+
+    def count_active(self):
+        """Count the operations that must make progress while a call waits."""
+        self.n_active = <int>(len(self.schedules) + len(self.plans))
+
+    def active_comms(self):
+        """Return the communicators of the operations that are under way."""
+        cdef PlanRequest plan
+        return list(self.schedules.values()) + [plan._comm for plan in self.plans]
 
 
 cdef MsgWorld _no_world = None

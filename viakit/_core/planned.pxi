@@ -5,9 +5,10 @@
 
 cdef enum Planned:
     GATHERV, SCATTERV, ALLGATHERV, ALLTOALLV, REDUCE_SCATTER_BLOCK, REDUCE_SCATTER, SCAN, EXSCAN
+    BARRIER, BCAST, GATHER, SCATTER, ALLGATHER, ALLTOALL, REDUCE, ALLREDUCE     # here without a blocking form
 
 _PLANNED = ("gatherv", "scatterv", "allgatherv", "alltoallv", "reduce_scatter_block", "reduce_scatter", "scan",
-            "exscan")
+            "exscan", "barrier", "bcast", "gather", "scatter", "allgather", "alltoall", "reduce", "allreduce")
 
 cdef enum:
     FIRST_COMPLEX = 10      # types in csrc/coll from here on are complex
@@ -20,6 +21,20 @@ cdef inline bint _counts_elements(object buf, int kind) except -1:
         if isinstance(last, MsgType):
             return (<MsgType>last).plain == _kind_sizes[kind]
     return True
+
+
+cdef int _deliver(Direct d) except -1:
+    """Copy the results of a plan from its places to where the caller wants them."""
+    cdef Py_ssize_t at
+    cdef Places source = d.places, target = d.target
+    if target is None:
+        return 0
+    if (source.spans == NULL and target.spans == NULL and source.others is None and not d.turned
+            and source.unit == target.unit):
+        return _copy_units(source, d.taken, target, 0, d.n_taken)
+    for at in range(d.n_taken):
+        _copy_units(source, d.taken + at, target, (d.turned + at) % d.n_taken, 1)
+    return 0
 
 
 cdef class PlannedComm(RootedComm):
@@ -186,9 +201,7 @@ cdef class PlannedComm(RootedComm):
                 return False
             self._count(d)
             self._play(d, d.places, d.rounds)
-            if d.target is not None:
-                for at in range(d.n_taken):
-                    _copy_units(d.places, d.taken + at, d.target, at, 1)
+            _deliver(d)
         except BaseException as problem:
             self._refuse_direct(d, problem)
             raise

@@ -3,8 +3,9 @@
 # viakit/comm/collective.py performs the same collectives for every kind of argument, as schedules. The paths here
 # exchange the same messages under the same tags. So the ranks of one collective may take different paths:
 #
-#     plain arguments, and no non-blocking collective under way    here
-#     all else (IN_PLACE, derived datatypes, ...)                  _block_gather and its like: schedules
+#     plain arguments, blocking, no non-blocking collective under way    here
+#     plain arguments, non-blocking                                      plan_request.pxi, by the methods here
+#     all else (IN_PLACE, derived datatypes, ...)                        _block_gather and its like: schedules
 #
 # A rank that has waited for CHECK_MS continues with a Step (viakit/comm/step.py), which detects dead ranks and
 # mismatched collectives.
@@ -12,6 +13,7 @@
 cdef enum:
     COLLECTIVE_PART = 1     # context of the messages: _PART of viakit/comm/step.py
     CHECK_MS = 50           # wait between two checks: _LOOK_S of viakit/comm/schedule.py
+    SPARE = 64              # messages that a world keeps
     SHORT_TREE = 8192       # bytes of one rank up to which a tree is used: _SHORT_TREE of viakit/comm/collective.py
     EXCHANGE = 0            # kinds of a step of a plan; the third copies
     COMBINE = 1
@@ -45,7 +47,8 @@ cdef class Direct:
     cdef object rounds              # the plan
     cdef int element, op            # of its combinations: numbers in csrc/coll
     cdef Places target              # for units from `taken` on, when the plan has been performed; None: nothing to copy
-    cdef int taken, n_taken
+    cdef Py_ssize_t taken, n_taken
+    cdef int turned                 # the first of them belongs to this place, the others to the next ones, in a circle
 
 
 cdef class RootedComm(CollectiveComm):
@@ -55,11 +58,14 @@ cdef class RootedComm(CollectiveComm):
 
     cdef int _direct_root(self, object root) except -2:
         """Return the root's rank; -1 if the general path must check it, or must do the collective."""
+        return -1 if self.world.n_active else self._plain_root(root)
+
+    cdef int _plain_root(self, object root) except -2:
+        """Return the rank of the root of a non-blocking collective; -1 if the general path must do the collective."""
         cdef long rank
         cdef int overflow
         if (not PyLong_CheckExact(root) or self._s.context < 0 or self._s.freed or self._s.scope.revoked
-                or self.world.n_active or self.world._w == NULL or self.world._ending
-                or self.world._generation != _generation):
+                or self.world._w == NULL or self.world._ending or self.world._generation != _generation):
             return -1
         rank = PyLong_AsLongAndOverflow(root, &overflow)
         return <int>rank if 0 <= rank < self._size else -1
@@ -83,7 +89,7 @@ cdef class RootedComm(CollectiveComm):
 
     cdef int _message(self, Direct d, Pinned data, Py_ssize_t at, Py_ssize_t n, int peer, bint receives) except -1:
         """Start to send *n* bytes to a rank, or to receive exactly so many from it."""
-        cdef MsgRequest request = _request_type.__new__(_request_type)
+        cdef MsgRequest request = self._new_message()
         cdef int code, context = self._at(COLLECTIVE_PART), target = self._target(peer, False)
         cdef char *where = <char *>data.view.buf + at
         self.world._open()
@@ -95,8 +101,31 @@ cdef class RootedComm(CollectiveComm):
             code = msg_irecv(self.world._w, context, where, n, target, d.tag, &request._r)
         else:
             code = msg_isend(self.world._w, context, where, n, target, d.tag, MSG_STANDARD, &request._r)
+        d.messages.append(request)  # before the check, which raises after a signal: the message may be under way
         self.world._check(code)
-        d.messages.append(request)
+        return 0
+
+    cdef MsgRequest _new_message(self):
+        """Return a request for a message: one that has ended, if there is one."""
+        cdef list spare = self.world.spare
+        cdef MsgRequest request
+        if not spare:
+            return MsgRequest.__new__(MsgRequest)
+        request = spare.pop()
+        request.ended, request.collective = False, None
+        memset(&request._status, 0, sizeof(request._status))
+        return request
+
+    cdef int _reuse_messages(self, Direct d) except -1:
+        """Keep the messages of a round, all of which have ended, for later collectives."""
+        cdef MsgRequest message
+        cdef list spare = self.world.spare
+        for message in d.messages:
+            if len(spare) >= SPARE:
+                break
+            if message.ended and message._r == NULL:
+                message._comm = None
+                spare.append(message)
         return 0
 
     cdef int _await(self, Direct d) except -1:
@@ -108,6 +137,8 @@ cdef class RootedComm(CollectiveComm):
                 if step is None:
                     step = _words.Step.resume(self, d.kind, d.root, d.before + 1, d.messages)
                 step.check()
+        if step is None:
+            self._reuse_messages(d)
         d.messages.clear()
         return 0
 
@@ -144,20 +175,25 @@ cdef class RootedComm(CollectiveComm):
 
     cdef int _play(self, Direct d, Places places, object rounds) except -1:
         """Perform a plan."""
+        for now in rounds:
+            self._start_round(d, places, now)
+            self._await(d)
+        return 0
+
+    cdef int _start_round(self, Direct d, Places places, list now) except -1:
+        """Perform the local steps of a round, and start its messages."""
         cdef int kind, to, source
         cdef Py_ssize_t out, out_n, into, in_n, result
-        for now in rounds:
-            for kind, to, source, out, out_n, into, in_n, result in now:
-                if kind == COMBINE:
-                    self._combine_units(d, places, out, into, out_n, result)
-                elif kind != EXCHANGE:
-                    _copy_units(places, out, places, result, out_n)
-                elif source >= 0:
-                    self._exchange_units(d, places, into, in_n, source, True)
-            for kind, to, source, out, out_n, into, in_n, result in now:
-                if kind == EXCHANGE and to >= 0:
-                    self._exchange_units(d, places, out, out_n, to, False)
-            self._await(d)
+        for kind, to, source, out, out_n, into, in_n, result in now:
+            if kind == COMBINE:
+                self._combine_units(d, places, out, into, out_n, result)
+            elif kind != EXCHANGE:
+                _copy_units(places, out, places, result, out_n)
+            elif source >= 0:
+                self._exchange_units(d, places, into, in_n, source, True)
+        for kind, to, source, out, out_n, into, in_n, result in now:
+            if kind == EXCHANGE and to >= 0:
+                self._exchange_units(d, places, out, out_n, to, False)
         return 0
 
     # ------------------------------------------------------------ gather and scatter

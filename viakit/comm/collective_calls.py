@@ -36,7 +36,7 @@ def _forms(
     """Return the blocking, the non-blocking and the persistent form of the collective that ``_name`` prepares.
 
     `text` is the docstring of the collective and begins with an infinitive: "gather data of all ranks to the root.".
-    If csrc/coll implements the blocking form, that form is in the core and calls this one when messages are needed.
+    If the core has a form for plain arguments, this one bears another name, and the core calls it for all others.
     """
     name = make.__name__[1:]
     upper = name[0].upper() + name[1:]
@@ -49,12 +49,15 @@ def _forms(
 
     def keep(self: Collectives, /, *args: P.args, **kwargs: P.kwargs) -> Prequest:
         kwargs.pop("info", None)
-        return self._kept(lambda: self._make(make, *args, **kwargs))
+        if short is None or self.is_inter:
+            return Prequest(lambda: begin(self, *args, **kwargs))
+        return Prequest(lambda: short(self, *args, **kwargs))
 
+    short = getattr(_core.DirectComm, f"I{name}", None)
     blocking = f"_block_{name}" if hasattr(_core.DirectComm, upper) else upper
     named: tuple[tuple[str, Any, str], ...] = (
         (blocking, block, text[0].upper() + text[1:]),
-        (f"I{name}", begin, f"Start to {text}"),
+        (f"_begin_{name}" if short else f"I{name}", begin, f"Start to {text}"),
         (f"{upper}_init", keep, f"Create a persistent request to {text}"),
     )
     for form, function, says in named:
@@ -71,6 +74,8 @@ class Collectives(PointToPoint):
     already is in the other buffer.
     """
 
+    is_inter: bool
+
     def _run(self, made: Made) -> Any:
         step, schedule = made
         return run(self, schedule, step)
@@ -78,9 +83,6 @@ class Collectives(PointToPoint):
     def _begin(self, made: Made) -> ScheduleRequest:
         step, schedule = made
         return ScheduleRequest(self, schedule, step)
-
-    def _kept(self, make: Callable[[], Made]) -> Prequest:
-        return Prequest(lambda: self._begin(make()))
 
     def _make(self, make: Callable[..., Made], *args: Any, **kwargs: Any) -> Made:
         """Prepare a collective. If this rank refuses its arguments, the other ranks are notified."""
@@ -255,46 +257,48 @@ class Collectives(PointToPoint):
 
     # ------------------------------------------------------------ the three forms of each
 
-    _block_barrier, Ibarrier, Barrier_init = _forms(_barrier, "wait until all ranks have called the barrier.")
-    _block_bcast, Ibcast, Bcast_init = _forms(_bcast, "broadcast the root's buffer to all ranks.")
-    _block_gather, Igather, Gather_init = _forms(
+    _block_barrier, _begin_barrier, Barrier_init = _forms(_barrier, "wait until all ranks have called the barrier.")
+    _block_bcast, _begin_bcast, Bcast_init = _forms(_bcast, "broadcast the root's buffer to all ranks.")
+    _block_gather, _begin_gather, Gather_init = _forms(
         _gather, "gather buffers of equal length to the root, in the order of ranks."
     )
-    _block_gatherv, Igatherv, Gatherv_init = _forms(
+    _block_gatherv, _begin_gatherv, Gatherv_init = _forms(
         _gatherv, "gather buffers to the root, with a count and a displacement for each rank."
     )
-    _block_scatter, Iscatter, Scatter_init = _forms(_scatter, "scatter equal parts of the root's buffer to the ranks.")
-    _block_scatterv, Iscatterv, Scatterv_init = _forms(
+    _block_scatter, _begin_scatter, Scatter_init = _forms(
+        _scatter, "scatter equal parts of the root's buffer to the ranks."
+    )
+    _block_scatterv, _begin_scatterv, Scatterv_init = _forms(
         _scatterv, "scatter parts of the root's buffer, with a count and a displacement for each rank."
     )
-    _block_allgather, Iallgather, Allgather_init = _forms(
+    _block_allgather, _begin_allgather, Allgather_init = _forms(
         _allgather, "gather buffers of equal length to all ranks, in the order of ranks."
     )
-    _block_allgatherv, Iallgatherv, Allgatherv_init = _forms(
+    _block_allgatherv, _begin_allgatherv, Allgatherv_init = _forms(
         _allgatherv, "gather buffers to all ranks, with a count and a displacement for each rank."
     )
-    _block_alltoall, Ialltoall, Alltoall_init = _forms(
+    _block_alltoall, _begin_alltoall, Alltoall_init = _forms(
         _alltoall, "send an equal part of the buffer to each rank, and receive one from each rank."
     )
-    _block_alltoallv, Ialltoallv, Alltoallv_init = _forms(
+    _block_alltoallv, _begin_alltoallv, Alltoallv_init = _forms(
         _alltoallv, "exchange parts of the buffers, with a count and a displacement for each rank."
     )
     Alltoallw, Ialltoallw, Alltoallw_init = _forms(
         _alltoallw,
         "exchange parts of the buffers, with a count, a displacement in bytes and a datatype for each rank.",
     )
-    _block_reduce, Ireduce, Reduce_init = _forms(_reduce, "combine the buffers of all ranks on the root.")
-    _block_allreduce, Iallreduce, Allreduce_init = _forms(
+    _block_reduce, _begin_reduce, Reduce_init = _forms(_reduce, "combine the buffers of all ranks on the root.")
+    _block_allreduce, _begin_allreduce, Allreduce_init = _forms(
         _allreduce, "combine the buffers of all ranks, with the result on all ranks."
     )
-    _block_reduce_scatter_block, Ireduce_scatter_block, Reduce_scatter_block_init = _forms(
+    _block_reduce_scatter_block, _begin_reduce_scatter_block, Reduce_scatter_block_init = _forms(
         _reduce_scatter_block, "combine the buffers of all ranks and scatter the result in equal parts."
     )
-    _block_reduce_scatter, Ireduce_scatter, Reduce_scatter_init = _forms(
+    _block_reduce_scatter, _begin_reduce_scatter, Reduce_scatter_init = _forms(
         _reduce_scatter, "combine the buffers of all ranks and scatter the result, with a count for each rank."
     )
-    _block_scan, Iscan, Scan_init = _forms(_scan, "combine the buffers of ranks 0 to this one.")
-    _block_exscan, Iexscan, Exscan_init = _forms(_exscan, "combine the buffers of all lower ranks.")
+    _block_scan, _begin_scan, Scan_init = _forms(_scan, "combine the buffers of ranks 0 to this one.")
+    _block_exscan, _begin_exscan, Exscan_init = _forms(_exscan, "combine the buffers of all lower ranks.")
 
     # ------------------------------------------------------------ objects
 
@@ -358,4 +362,9 @@ class Collectives(PointToPoint):
         return self._of_objects("exscan(object)", 0, collective.scan_object, sendobj, op, True)
 
 
+class CollectiveRequest(_core.PlanRequest, Request):
+    """Request of a non-blocking collective on the short path (viakit/_core/plan_request.pxi)."""
+
+
+_core.set_plan_type(CollectiveRequest)
 _core.set_collective_kinds(collective, list(steps.KINDS), steps.OP_NUMBERS)

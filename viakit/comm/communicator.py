@@ -77,7 +77,6 @@ class Comm(CommHandle, Copies, Flushes, Partitioned, Mitigation, Collectives, Ha
             return
         self._attributes: dict[int, Any] = {}
         self._given_up: list[int] = []  # numbers of the collectives that this rank abandoned
-        self._pending: set[int] = set()  # numbers of the collectives by messages that are under way
         self._subset_counts = SubsetCounts()
         self._seal_group: SealGroup | None = None
         self.incarnation = world.used[number]
@@ -461,7 +460,7 @@ class Comm(CommHandle, Copies, Flushes, Partitioned, Mitigation, Collectives, Ha
     def _let_go(self) -> None:
         """Release the number of a freed communicator once its last schedule, which may still send, has ended."""
         mine = self._freed and self.world.used.get(self.number) == self.incarnation  # The number may have been reused.
-        if mine and not any(self.shares(other) for other in list(self.world.schedules.values())):
+        if mine and not any(self.shares(other) for other in self.world.active_comms()):
             self.forget()
             self.world.used.pop(self.number)
 

@@ -53,7 +53,7 @@ class ScheduleRequest(Request):
         if not self._complete:
             self.world.schedules[self] = comm
             self._set_pending(True)
-            self.world.n_active = len(self.world.schedules)
+            self.world.count_active()
 
     @property
     def ended(self) -> bool:
@@ -111,7 +111,7 @@ class ScheduleRequest(Request):
         self._set_pending(False)
         self._pending = []
         self.world.schedules.pop(self, None)
-        self.world.n_active = len(self.world.schedules)
+        self.world.count_active()
         if self._problem is not None and self._of is not None:
             self._of.give_up(self._problem)
         self._on._let_go()
@@ -165,7 +165,7 @@ class ScheduleRequest(Request):
             if self._complete:
                 break
             # Without other schedules to drive, the engine waits for a message of this one.
-            if len(self.world.schedules) > 1 or not self._wait_alone():
+            if self.world.n_active > 1 or not self._wait_alone():
                 self.world.idle(0.001)
             if time.monotonic() > deadline and not self._complete:
                 return False
@@ -187,7 +187,7 @@ class ScheduleRequest(Request):
             self._finish()
         finally:
             self._schedule = schedule
-            self.world.n_active = len(self.world.schedules)
+            self.world.count_active()
         return True
 
     def fill(self, status: _core.MsgStatus) -> None:

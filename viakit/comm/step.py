@@ -161,12 +161,7 @@ class Step:
 
     def set_pending(self, pending: bool) -> None:
         """Count this collective among those under way, or not any more. Notes contain the oldest one."""
-        numbers: set[int] = self.comm._pending
-        if pending:
-            numbers.add(self.number)
-        else:
-            numbers.discard(self.number)
-        self.comm.set_oldest(min(numbers, default=0))
+        self.comm.set_pending(self.number, pending)
 
     def combines(self, op: Op) -> None:
         """Put the number of the operation into the messages' tag, in place of the root. This kind has no root."""
