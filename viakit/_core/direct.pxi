@@ -231,6 +231,39 @@ cdef class DirectComm(PendingComm):
             self._refuse_direct(d, problem)
             raise
 
+    def _allgather_block(self, bytes block):
+        """Gather blocks of equal length, and return the list of them: an allgather of objects without their pickles."""
+        cdef Direct d = self._direct_objects("allgather(object)", 0)
+        cdef Py_ssize_t i, each = len(block)
+        cdef Pinned have
+        cdef char *place
+        if d is None:
+            return self._allgather_block_any(block)
+        try:
+            self._count(d)
+            have = _pin(bytearray(2 * self._size * each))
+            place = <char *>have.view.buf
+            memcpy(place + self._rank * each, PyBytes_AS_STRING(block), each)
+            self._play(d, _units(have, each), _rounds("allgather", False, self._size, self._rank, 0, 1, ALL_AT_ONCE))
+            return [PyBytes_FromStringAndSize(place + i * each, each) for i in range(self._size)]
+        except BaseException as problem:
+            self._refuse_direct(d, problem)
+            raise
+
+    def _meet_at_once(self):
+        """Exchange a message with each rank (`meet` in collective.py). Return False if the general path must do it."""
+        cdef Direct d
+        if self._direct_root(0) < 0:
+            return False
+        d = self._direct("barrier", 0)
+        try:
+            self._count(d)
+            self._play(d, _nothing, _plans.meeting(self._size, self._rank))
+        except BaseException as problem:
+            self._refuse_direct(d, problem)
+            raise
+        return True
+
     cdef list _swapped_pickles(self, Direct d, list pickles):
         """Send each rank its pickle, and return those received: all lengths first."""
         cdef int n = self._size, i

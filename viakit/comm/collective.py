@@ -149,6 +149,13 @@ def pairwise(n: int, me: int, at_once: int) -> Rounds:
 
 
 @lru_cache(maxsize=256)
+def meeting(n: int, me: int) -> Rounds:
+    """Return the plan of a message between each pair of ranks."""
+    messages = [(_EXCHANGE, i, i, 0, 1, 0, 1, 0) for i in range(n) if i != me]
+    return (messages,) if messages else ()
+
+
+@lru_cache(maxsize=256)
 def everyone(n: int, me: int) -> Rounds:
     """Return the plan of a reduction in parts: receive this rank's part of all ranks, and combine in their order.
 
@@ -208,8 +215,7 @@ def barrier(s: Step) -> Schedule:
 
 def meet(s: Step) -> Schedule:
     """Barrier with a message between each pair of ranks. Earlier messages to this rank have arrived when it ends."""
-    others = [rank for rank in range(s.size) if rank != s.rank]
-    yield [s.recv(bytearray(0), rank) for rank in others] + [s.send(b"", rank) for rank in others]
+    yield from _play(s, meeting(s.size, s.rank), _Units(_empty(0), 0))
 
 
 def bcast(s: Step, place: Simple) -> Schedule:
@@ -464,6 +470,14 @@ def allgather_object(s: Step, obj: Any) -> Schedule:
     part: list[Any] = [data if i == s.rank else bytearray(int(lengths[i])) for i in range(s.size)]
     yield from _ring(s, part)
     return [objects.load_plain(s, one, i) for i, one in enumerate(part)]
+
+
+def allgather_block(s: Step, block: bytes) -> Schedule:
+    """Allgather of blocks of equal length by Bruck's algorithm. Return the list of them."""
+    have = _Units(_empty(2 * s.size * len(block)), len(block))
+    have.put(s.rank, 1, np.frombuffer(block, np.uint8))
+    yield from _play(s, _plan(s, "allgather", 1), have)
+    return [have.get(i, 1).tobytes() for i in range(s.size)]
 
 
 def alltoall_object(s: Step, sendobj: Sequence[Any] | None) -> Schedule:

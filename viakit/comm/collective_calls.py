@@ -310,6 +310,11 @@ class Collectives(PointToPoint):
         """Gather an object of each rank for viakit's own use: a subclass of the program's may replace `allgather`."""
         return _core.DirectComm.allgather(self, mine)
 
+    def _allgather_block_any(self, block: bytes) -> list[bytes]:
+        """Gather short blocks of equal length by messages, when the short path cannot."""
+        found: list[bytes] = self._of_objects("allgather(object)", 0, collective.allgather_block, block)
+        return found
+
     def _bcast_any(self, obj: Any, root: int = 0) -> Any:
         """Perform `bcast` by messages, for whatever the short path leaves."""
         return self._of_objects("bcast(object)", root, collective.bcast_object, obj)

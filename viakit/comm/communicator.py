@@ -30,7 +30,7 @@ from viakit.comm.seal import SealGroup
 from viakit.comm.spec import BUFFER_AUTOMATIC
 from viakit.comm.step import Step, SubsetCounts, SubsetStep
 from viakit.comm.topology_calls import Topologies
-from viakit.comm.worlds import World
+from viakit.comm.worlds import COLOR, World
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -275,6 +275,10 @@ class Comm(CommHandle, Copies, Flushes, Partitioned, Mitigation, Collectives, Ha
 
     # ------------------------------------------------------------ new communicators
 
+    def _take_number(self, mine: Any = None) -> tuple[int, list[Any]]:
+        """Agree with the other ranks on the number of a new communicator, and gather `mine` of each rank."""
+        return self.world.take_number(self._gather_all, mine, self._allgather_block)
+
     def _none(self, number: int) -> Any:
         """Release the number of a communicator that this rank helped to create without being a member."""
         self.world.used.pop(number)
@@ -316,7 +320,7 @@ class Comm(CommHandle, Copies, Flushes, Partitioned, Mitigation, Collectives, Ha
         return self.Dup()
 
     def _dup(self) -> Any:
-        return self._new(Intracomm, self.world.take_number(self._gather_all)[0], self.world_ranks())
+        return self._new(Intracomm, self._take_number()[0], self.world_ranks())
 
     def Split(self, color: int = 0, key: int = 0) -> Intracomm:
         """Split communicator by color and key. Collective.
@@ -346,12 +350,15 @@ class Comm(CommHandle, Copies, Flushes, Partitioned, Mitigation, Collectives, Ha
         return self._split(color, key)
 
     def _split(self, color: Any, key: int) -> Intracomm:
-        """Split by a color of any type that can be compared for equality."""
-        number, gathered = self.world.take_number(self._gather_all, (color, int(key)))
+        """Split by a color: an integer, or as many bytes as a proposal of a number has room for."""
+        mark = color
+        with contextlib.suppress(AttributeError, OverflowError):  # bytes, or more than 191 bits
+            mark = color.to_bytes(COLOR, "little", signed=True)
+        number, gathered = self._take_number((mark, key))
         if color == UNDEFINED:
             return self._none(number)
         ranks = self.world_ranks()
-        mine = sorted((k, i) for i, (c, k) in enumerate(gathered) if c == color)
+        mine = sorted((k, i) for i, (c, k) in enumerate(gathered) if c == mark)
         return self._new(Intracomm, number, [ranks[i] for _, i in mine])
 
     def Split_type(self, split_type: int, key: int = 0, info: Any = None) -> Intracomm:
@@ -378,7 +385,8 @@ class Comm(CommHandle, Copies, Flushes, Partitioned, Mitigation, Collectives, Ha
         if split_type == UNDEFINED:
             return self._split(UNDEFINED, key)
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return self._split((file.read().strip(), os.stat("/proc/self/ns/net").st_ino), key)
+            boot = bytes.fromhex(file.read().strip().replace("-", ""))
+        return self._split(boot + os.stat("/proc/self/ns/net").st_ino.to_bytes(COLOR - len(boot), "little"), key)
 
     def Create(self, group: Group) -> Intracomm:
         """Create a communicator of the ranks in *group*. Collective over this communicator.
@@ -396,7 +404,7 @@ class Comm(CommHandle, Copies, Flushes, Partitioned, Mitigation, Collectives, Ha
                     "ERR_GROUP",
                     "create: the group has ranks that are not in this communicator; give a subset of its group",
                 )
-        number, _ = self.world.take_number(self._gather_all)
+        number, _ = self._take_number()
         if self.world.rank not in ranks:
             return self._none(number)
         return self._new(Intracomm, number, ranks)
@@ -451,8 +459,9 @@ class Comm(CommHandle, Copies, Flushes, Partitioned, Mitigation, Collectives, Ha
     def _meet(self) -> None:
         """Wait until all messages to this rank have arrived, or the communicator is revoked."""
         try:
-            step = Step(self, "barrier")
-            run(self, collective.meet(step), step)
+            if not self._meet_at_once():
+                step = Step(self, "barrier")
+                run(self, collective.meet(step), step)
         except errors.Exception:
             if not self._revoked:
                 raise
@@ -516,7 +525,7 @@ class Intracomm(Topologies, Between, Comm):
                     f"a grid of shape {shape} does not fit on {counted(self.size, 'rank')}; dimensions must be "
                     "positive and their product at most the number of ranks",
                 )
-        number, _ = self.world.take_number(self._gather_all)
+        number, _ = self._take_number()
         if self.rank >= n:
             return self._none(number)
         return Cartcomm(self.world, number, self.world_ranks()[:n], shape, [bool(p) for p in periods])

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import struct
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from viakit import _core, virtual
@@ -16,6 +17,10 @@ from viakit.errors import InvalidStateError
 
 # Each communicator uses five contexts of the engine. COMM_WORLD and COMM_SELF (numbers 0 and 1) come in addition.
 MAX_COMMUNICATORS = 13106
+COLOR = 24  # bytes
+_PROPOSAL = struct.Struct(f"<q?{COLOR}sq")  # of a number: the turn, whether the rank has several threads; color and key
+_REFUSED = _PROPOSAL.pack(-1, False, b"", 0)
+_CLAIMED, _NOT_CLAIMED = b"\1", b"\0"
 
 
 class World(_core.MsgWorld):
@@ -57,7 +62,12 @@ class World(_core.MsgWorld):
                 self.services.pop(next(iter(self.services))).abort()
         super().abort()
 
-    def take_number(self, exchange: Callable[[Any], list[Any]], mine: Any = None) -> tuple[int, list[Any]]:
+    def take_number(
+        self,
+        exchange: Callable[[Any], list[Any]],
+        mine: Any = None,
+        exchange_blocks: Callable[[bytes], list[bytes]] | None = None,
+    ) -> tuple[int, list[Any]]:
         """Agree with other ranks on a communicator number that is free on all of them.
 
         Collective over the ranks that `exchange` connects. Another thread, on this rank or on a peer, may be about to
@@ -70,6 +80,9 @@ class World(_core.MsgWorld):
             Gathers one object of each rank and returns the list of them, in the order of ranks.
         mine : object, optional
             Data of this rank to be gathered with the number.
+        exchange_blocks : callable, optional
+            Gathers a short block of each rank, of equal lengths. It replaces `exchange` if all ranks propose the same
+            number. `mine` must then be None, or a pair of COLOR bytes and an integer of 64 bits.
 
         Returns
         -------
@@ -83,6 +96,9 @@ class World(_core.MsgWorld):
         Exception
             ERR_OTHER if all numbers are in use.
         """
+        taken_at_once = exchange_blocks and self._take_at_once(exchange_blocks, mine)
+        if taken_at_once:
+            return taken_at_once
         while True:
             gathered = exchange((self.turn, list(self.used), threading.active_count() > 1, mine))
             taken = set().union(*(used for _, used, _, _ in gathered))
@@ -91,16 +107,44 @@ class World(_core.MsgWorld):
                     "ERR_OTHER", f"all {MAX_COMMUNICATORS} communicators are in use; free those that are not needed"
                 )
             turn = max(turn for turn, _, _, _ in gathered)
-            while (number := 2 + turn % (MAX_COMMUNICATORS - 1)) in taken:
+            while (number := self._number_at(turn)) in taken:
                 turn += 1
-            claimed, agreed = self._claim(number, turn), False
-            try:
-                agreed = all(exchange(claimed)) if any(others for _, _, others, _ in gathered) else claimed
-            finally:
-                if claimed and not agreed:
-                    self.used.pop(number)
-            if agreed:
+            if self._confirm(number, turn, any(others for _, _, others, _ in gathered), exchange):
                 return number, [theirs for _, _, _, theirs in gathered]
+
+    def _take_at_once(self, exchange: Callable[[bytes], list[bytes]], mine: Any) -> tuple[int, list[Any]] | None:
+        """Agree on a number by one exchange of short blocks. Return None on all ranks if that is not possible."""
+        turn, number = self.turn, self._number_at(self.turn)
+        color, key = (b"", 0) if mine is None else mine
+        block = _REFUSED
+        if number not in self.used and type(color) is bytes:
+            with contextlib.suppress(struct.error):  # a key of more than 64 bits
+                block = _PROPOSAL.pack(turn, threading.active_count() > 1, color, key)
+        found = [_PROPOSAL.unpack(one) for one in exchange(block)]
+        if any(proposed != turn for proposed, *_ in found):
+            return None
+        if not self._confirm(
+            number,
+            turn,
+            any(others for _, others, *_ in found),
+            lambda claimed: [one == _CLAIMED for one in exchange(_CLAIMED if claimed else _NOT_CLAIMED)],
+        ):
+            return None
+        return number, [(color, key) for _, _, color, key in found]
+
+    def _confirm(self, number: int, turn: int, others: bool, exchange: Callable[[bool], Iterable[bool]]) -> bool:
+        """Claim a number. If any rank has several threads (`others`), all ranks have to succeed."""
+        claimed, agreed = self._claim(number, turn), False
+        try:
+            agreed = all(exchange(claimed)) if others else claimed
+        finally:
+            if claimed and not agreed:
+                self.used.pop(number)
+        return agreed
+
+    @staticmethod
+    def _number_at(turn: int) -> int:
+        return 2 + turn % (MAX_COMMUNICATORS - 1)
 
     def _claim(self, number: int, turn: int) -> bool:
         with self._claiming:
