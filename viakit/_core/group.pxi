@@ -208,8 +208,11 @@ cdef class GroupComm(NoticeComm):
             return -1
         return coll_find_completed(self._s.group._c, <uint64_t>number)
 
-    cpdef int set_pending(self, long long number, bint pending) except -1:
+    def set_pending(self, long long number, bint pending):
         """Count a collective among those under way by messages, or not any more. Notes contain the oldest one."""
+        self._set_pending(number, pending)
+
+    cdef int _set_pending(self, long long number, bint pending) except -1:
         cdef set numbers = self._s.pending
         if pending:
             numbers.add(number)

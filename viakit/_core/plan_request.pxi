@@ -70,7 +70,7 @@ cdef class PlanRequest(MsgRequest):
         if not self._complete:
             self._world.plans.append(self)
             self._listed = True
-            comm.set_pending(d.before + 1, True)
+            comm._set_pending(d.before + 1, True)
             self._world.count_active()
         return 0
 
@@ -147,16 +147,22 @@ cdef class PlanRequest(MsgRequest):
         """Complete the request, with an error or without. After an error, notify the other ranks."""
         cdef RootedComm comm = <RootedComm>self._comm
         cdef Direct d = self._d
+        if d is None:  # It was complete, and the release of its communicator has failed.
+            self._problem = problem if self._problem is None else self._problem
+            return 0
         self._complete, self._problem = True, problem
         self._d = self._checks = None
         if self._listed:
             self._listed = False
-            comm.set_pending(d.before + 1, False)
+            comm._set_pending(d.before + 1, False)
             self._world._forget_plan(self)
             self._world.count_active()
         if problem is not None:
-            _words.Step.resume(comm, d.kind, d.root, d.before + 1, d.messages).give_up(problem)
-        if comm._s.freed:
+            try:
+                _words.Step.resume(comm, d.kind, d.root, d.before + 1, d.messages).give_up(problem)
+            except Exception:
+                pass  # The caller gets the error that has ended the collective.
+        if comm._s.freed and comm._s is not _null_state:
             comm._let_go()
         return 0
 

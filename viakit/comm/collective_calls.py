@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, ParamSpec
 
 from viakit import _core
@@ -66,6 +65,24 @@ def _forms(
     return block, begin, keep
 
 
+class _Refusing:
+    """Context of the checks of a collective's arguments. A generator would cost three times as much."""
+
+    __slots__ = ("_comm", "_number")
+
+    def __init__(self, comm: Any) -> None:
+        self._comm, self._number = comm, comm._n_collectives + 1
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, problem: BaseException | None, *_: object) -> None:
+        comm, number = self._comm, self._number
+        if problem is not None and not comm._freed and not comm.world.closed:
+            comm._n_collectives = max(comm._n_collectives, number)
+            steps.give_up(comm, number, problem)
+
+
 class Collectives(PointToPoint):
     """The collective part of ``MPI.Comm``. All ranks must call the same collectives in the same order.
 
@@ -89,17 +106,9 @@ class Collectives(PointToPoint):
         with self._refusing():
             return make(self, *args, **kwargs)
 
-    @contextlib.contextmanager
-    def _refusing(self) -> Iterator[None]:
+    def _refusing(self) -> _Refusing:
         """Check the arguments of a collective. After an error it is abandoned, but counted as on all ranks."""
-        number = self._n_collectives + 1
-        try:
-            yield
-        except BaseException as problem:
-            if not self._freed and not self.world.closed:
-                self._n_collectives = max(self._n_collectives, number)
-                steps.give_up(self, number, problem)
-            raise
+        return _Refusing(self)
 
     def _of_objects(self, kind: str, root: int, schedule: Callable[..., Schedule], *args: Any) -> Any:
         step = Step(self, kind, root)

@@ -469,7 +469,7 @@ class Comm(CommHandle, Copies, Flushes, Partitioned, Mitigation, Collectives, Ha
     def _let_go(self) -> None:
         """Release the number of a freed communicator once its last schedule, which may still send, has ended."""
         mine = self._freed and self.world.used.get(self.number) == self.incarnation  # The number may have been reused.
-        if mine and not any(self.shares(other) for other in self.world.active_comms()):
+        if mine and not any(map(self.shares, self.world.active_comms())):
             self.forget()
             self.world.used.pop(self.number)
 

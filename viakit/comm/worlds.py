@@ -120,17 +120,16 @@ class World(_core.MsgWorld):
         if number not in self.used and type(color) is bytes:
             with contextlib.suppress(struct.error):  # a key of more than 64 bits
                 block = _PROPOSAL.pack(turn, threading.active_count() > 1, color, key)
-        found = [_PROPOSAL.unpack(one) for one in exchange(block)]
-        if any(proposed != turn for proposed, *_ in found):
+        turns, threads, colors, keys = zip(*map(_PROPOSAL.unpack, exchange(block)), strict=True)
+        if turns.count(turn) != len(turns):
             return None
-        if not self._confirm(
-            number,
-            turn,
-            any(others for _, others, *_ in found),
-            lambda claimed: [one == _CLAIMED for one in exchange(_CLAIMED if claimed else _NOT_CLAIMED)],
-        ):
+
+        def exchange_flags(claimed: bool) -> list[bool]:
+            return [one == _CLAIMED for one in exchange(_CLAIMED if claimed else _NOT_CLAIMED)]
+
+        if not self._confirm(number, turn, any(threads), exchange_flags):
             return None
-        return number, [(color, key) for _, _, color, key in found]
+        return number, list(zip(colors, keys, strict=True))
 
     def _confirm(self, number: int, turn: int, others: bool, exchange: Callable[[bool], Iterable[bool]]) -> bool:
         """Claim a number. If any rank has several threads (`others`), all ranks have to succeed."""
