@@ -14,7 +14,7 @@ from viakit.apps.speedup import COPIES, Row, find, paper, rows, title_of, wrong
 from viakit.base.sheet import sheet
 from viakit.measure.crews import show_missing
 from viakit.measure.look import looks
-from viakit.measure.plot import inline
+from viakit.measure.plot import inline, names_at_lines
 from viakit.measure.report import html_table, page_head
 from viakit.measure.result import Document, ResultError
 from viakit.measure.table import format_time
@@ -166,14 +166,15 @@ def figure(document: Mapping[str, Any], title: str | None = None) -> Figure:
         raise ResultError("nothing to draw: no problem was measured both serial and parallel")
     columns = min(4, len(labels))
     lines = -(-len(labels) // columns)
-    width = max(3.6 * columns, 6.0)
+    width = max(4.4 * columns, 6.0)
     drawing = Figure(figsize=(width, 3.3 * lines + 0.9), layout="constrained")
     fields = drawing.subplots(lines, columns, squeeze=False)
     said, chosen = paper(), looks(paper_tables.protocols(document))
+    handles: dict[str, Any] = {}  # of curves and points without a name at their line
     for axes, label in zip(fields.flat, labels, strict=False):
         mine = [one for one in found if one.label == label]
         ticks = sorted({one.ranks for one in mine} | {said["processors"]})
-        axes.plot(ticks, ticks, color="0.75", linewidth=1, linestyle=":", label="linear")
+        (handles["linear"],) = axes.plot(ticks, ticks, color="0.75", linewidth=1, linestyle=":", label="_linear")
         for protocol in paper_tables.protocols(document):
             points = sorted((one for one in mine if one.protocol == protocol), key=lambda one: one.ranks)
             if not points:
@@ -185,9 +186,9 @@ def figure(document: Mapping[str, Any], title: str | None = None) -> Figure:
             )  # fmt: skip
         for i, (name, value) in enumerate(zip(said["columns"], said["problems"][label]["speedups"], strict=True)):
             if value is not None:
-                axes.plot(
+                (handles[f"paper: {name}"],) = axes.plot(
                     [said["processors"]], [value], marker="x+12*"[i], color="black", markersize=6, linestyle="none",
-                    label=f"paper: {name}",
+                    label="_paper",
                 )  # fmt: skip
         axes.set_xscale("log", base=2)
         axes.set_yscale("log", base=2)
@@ -201,14 +202,13 @@ def figure(document: Mapping[str, Any], title: str | None = None) -> Figure:
         axes.set_title(f"{title_of(document, label)} (figure {said['problems'][label]['figure']})", fontsize="medium")
         axes.set_xlabel("ranks")
         axes.set_ylabel("speed-up")
+        names_at_lines(axes, 8.0)
     for axes in list(fields.flat)[len(labels) :]:
         axes.set_axis_off()
-    handles: dict[str, Any] = {}
-    for axes in fields.flat:
-        for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
-            handles.setdefault(name, handle)
     ncols = min(len(handles), max(3, int(width / 1.9)))
-    drawing.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=ncols, fontsize="small")
+    drawing.legend(
+        list(handles.values()), list(handles), ncols=ncols, loc="outside lower center", fontsize="small", frameon=False
+    )
     drawing.suptitle(title or "Speed-up against the serial program", parse_math=False)
     return drawing
 

@@ -80,7 +80,7 @@ def test_algorithms_differ_and_keep_their_look():
 @pytest.mark.parametrize("n_names", [6, 7, 12])
 def test_names_that_the_table_lacks_differ_in_grey(n_names):
     machines = ("barrier-cluster-3", "ethernet-100g", "infiniband-ndr", "a", "b", "c")
-    names = [f"{algorithm}, {machine}" for machine in machines for algorithm in ("rdma", "message")][:n_names]
+    names = [f"{algorithm}, {machine}" for machine in machines for algorithm in ("one", "another")][:n_names]
     chosen = look.looks(names).values()
     assert len({one.marker for one in chosen}) == n_names
     assert len({one.colour for one in chosen}) == min(n_names, len(look.PALETTE)) or n_names > len(look.PALETTE)
@@ -112,3 +112,25 @@ def test_labels_move_apart_and_keep_their_order(places):
     assert all(b - a >= 0.1 - 1e-9 for a, b in itertools.pairwise(sorted(moved)))
     assert all(-1e-9 <= one <= 1 + 1e-9 for one in moved)
     assert sorted(range(len(places)), key=lambda i: (places[i], i)) == sorted(range(len(moved)), key=lambda i: moved[i])
+
+
+def test_an_algorithm_keeps_its_colour_on_each_machine():
+    machines = ("barrier-cluster-3", "infiniband-ndr", "ethernet-100g")
+    chosen = look.looks(f"{name}, {machine}" for machine in machines for name in ("rdma", "message"))
+    for name, one in chosen.items():
+        assert one.colour == look.look(name.partition(",")[0]).colour, name
+    assert len({one.marker for one in chosen.values()}) == len(chosen), "curves of one colour differ in their markers"
+    assert chosen["rdma, barrier-cluster-3"] == look.look("rdma")
+
+
+def test_the_papers_mpich_and_mvich_differ_in_grey():
+    chosen = look.looks(["mpich-p4", "mvich-rput", "via", "lam-c2c", "mvich-r3"])
+    assert len({(one.marker, one.hollow) for one in chosen.values()}) == len(chosen)
+
+
+def test_ways_to_retransmit_have_one_colour_each():
+    names = [f"{way}, {loss} lost" for way in ("selective", "go-back-n") for loss in ("1.0%", "5.0%")]
+    chosen = look.looks(["selective", "go-back-n", *names])
+    for name, one in chosen.items():
+        assert one.colour == chosen[name.partition(",")[0]].colour, name
+    assert len(set(chosen.values())) == len(chosen)

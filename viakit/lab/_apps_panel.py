@@ -14,6 +14,7 @@ from viakit.base.words import counted
 from viakit.lab._curves import Curve, CurvesPanel, Field
 from viakit.lab._panel import SMALL, choice, grid, numbers, text
 from viakit.measure.look import look as look_of
+from viakit.papers import lobosco
 
 if TYPE_CHECKING:
     from viakit.lab._apps import App
@@ -91,7 +92,7 @@ class AppPanel(CurvesPanel):
         super().update(job)
         self.timelines.value = self.experiment.timelines_html()
         series = job.series()
-        self.split.value = split.html({"series": series}) if series else ""
+        self.split.value = split.html({"series": series}, lobosco.columns) if series else ""
 
     def _curves(self, series: list[dict[str, Any]]) -> list[Curve]:
         curves: dict[tuple[str, int], Curve] = {}

@@ -240,9 +240,8 @@ def _figure() -> go.FigureWidget:
     """Return the empty figure with three fields, whose titles and axes are set when it is drawn."""
     titles = [" "] * _N_GRAPHS
     canvas = go.FigureWidget(make_subplots(rows=1, cols=_N_GRAPHS, subplot_titles=titles, horizontal_spacing=0.12))
-    interactive.layout(
-        canvas, _HEIGHT, autosize=True, margin={"t": 60, "b": 75, "r": 140}, legend={"orientation": "h", "y": -0.3}
-    )
+    legend = {"orientation": "h", "y": -0.3, "yanchor": "top"}
+    interactive.layout(canvas, _HEIGHT, autosize=True, margin={"t": 60, "b": 75, "r": 140}, legend=legend)
     interactive.empty_fields(canvas, _N_GRAPHS)
     return canvas
 

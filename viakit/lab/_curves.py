@@ -88,11 +88,12 @@ class CurvesPanel(Panel):
         self._marks: dict[int, list[float]] = {}
         self._looks: dict[str, Look] = {}  # those of the traces, which never change
         canvas = go.FigureWidget(
-            make_subplots(rows=1, cols=len(self.fields), subplot_titles=[one.title for one in self.fields])
+            make_subplots(
+                rows=1, cols=len(self.fields), subplot_titles=[one.title for one in self.fields], horizontal_spacing=0.1
+            )
         )
-        interactive.layout(
-            canvas, HEIGHT, autosize=True, margin={"t": 40, "b": 60, "r": 140}, legend={"orientation": "h", "y": -0.2}
-        )
+        legend = {"orientation": "h", "y": -0.2, "yanchor": "top"}  # a long one grows downwards, not over the axes
+        interactive.layout(canvas, HEIGHT, autosize=True, margin={"t": 40, "b": 60, "r": 140}, legend=legend)
         for column, one in enumerate(self.fields, start=1):
             kinds = {True: "log", False: "linear"}
             canvas.update_xaxes(type=kinds[one.log_x], title_text=one.x, row=1, col=column)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import ipywidgets as widgets
@@ -9,7 +10,7 @@ import ipywidgets as widgets
 from viakit.lab._curves import Curve, CurvesPanel, Field
 from viakit.lab._panel import SMALL, choice, grid
 from viakit.measure.ladder import parse_size
-from viakit.measure.look import INK, Look
+from viakit.measure.look import look as look_of
 from viakit.measure.table import format_bandwidth
 
 __all__ = ["FaultsPanel"]
@@ -56,6 +57,7 @@ class FaultsPanel(CurvesPanel):
         curves: list[Curve] = []
         for way in dict.fromkeys(one["retransmission"] for one in series):
             label = way.replace("_", "-")
+            marked = replace(look_of(label), marker="v", dash=(1.0, 1.5))
             over = Curve(label, 2)
             bursts: dict[str, list[tuple[float, ...]]] = {}  # by the label of their curves
             mine = [one for one in series if one["retransmission"] == way]
@@ -73,7 +75,7 @@ class FaultsPanel(CurvesPanel):
                     )
                 )  # fmt: skip
             for name, those in bursts.items():
-                goodput, again, acks = Curve(name), Curve(name, 1), Curve(f"{name}, acks", 1, look=_ACKS)
+                goodput, again, acks = Curve(name), Curve(name, 1), Curve(f"{name}, acks", 1, look=marked)
                 for since, took, repeated, acknowledged, part in sorted(those)[-_SHOWN:]:
                     rate = loss_rate(self.experiment.settings["nbytes"], took)
                     goodput.add(since, rate, f"{label}, {part:.1%} lost: {format_bandwidth(rate)}")
@@ -84,7 +86,6 @@ class FaultsPanel(CurvesPanel):
         return curves
 
 
-_ACKS = Look(INK, "v", (1.0, 1.5))
 _SHOWN = 400  # largest number of displayed bursts; more would slow the browser down
 
 

@@ -9,11 +9,12 @@ from typing import Any, TypeVar
 
 from viakit.lab import _front
 from viakit.measure import plot
-from viakit.measure.look import ON_DARK, ON_LIGHT, PALETTE, Look, looks
+from viakit.measure.look import INK, ON_DARK, ON_LIGHT, PALETTE, Look, looks
 
 __all__ = ["Bars", "Curves"]
 
 _PERIOD_S = 0.2  # least time between two drawings
+_FIXED = {"computing": INK}  # as in the bars of viakit.apps.split
 _HATCHES = ("", "///", "...", "xxx", "---", "+++", "ooo")  # so that parts differ in grey, too
 _NARROW = 0.06  # a part below this share of the axis has no number
 
@@ -101,7 +102,7 @@ class Bars(_Growing):
         left = [0.0] * len(labels)
         for i, name in enumerate(names):
             lengths = [self._bars[label].get(name, 0.0) for label in labels]
-            colour, hatch = PALETTE[(i + 1) % len(PALETTE)], _HATCHES[i % len(_HATCHES)]
+            colour, hatch = _FIXED.get(name, PALETTE[(i + 1) % len(PALETTE)]), _HATCHES[i % len(_HATCHES)]
             bars = axes.barh(labels, lengths, left=left, label=name, edgecolor=ON_DARK, color=colour, hatch=hatch)
             for bar, length in zip(bars, lengths, strict=True):
                 if length >= _NARROW * longest:

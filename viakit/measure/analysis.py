@@ -33,7 +33,7 @@ _KINDS = {
     kinds.FAULTS: "faults",
 }
 
-_PRE = "line-height:1.2;white-space:pre;overflow-x:auto"  # a notebook would break the rows of a table
+_PRE = "font-family:monospace;line-height:1.2;white-space:pre;overflow-x:auto"  # a notebook breaks rows
 
 
 class Result(dict[str, Any]):

@@ -37,7 +37,7 @@ SIGNS = dict(zip(SYMBOLS, zip("●■▲▼◆✚✖★◀▶⬟⬢", "○□△
 
 _TABLE: dict[str, tuple[str, str]] = {
     "via": (VERMILION, "P"),  # ranks over VIA use the message engine
-    "bip": (ORANGE, "P"),
+    "bip": (ORANGE, "h"),
     "copies": (INK, "D"),
     "scheduler": (INK, "p"),
     # Algorithms of barriers: by RDMA write, by messages, by shared memory and one of these between hosts.
@@ -58,6 +58,9 @@ _TABLE: dict[str, tuple[str, str]] = {
     "flags-packed": (GREEN, "<"),
     "counter": (SKY, "X"),
     "dissemination": (SKY, "v"),
+    # Ways to retransmit lost frames.
+    "selective": (BLUE, "o"),
+    "go-back-n": (VERMILION, "s"),
 }
 
 # Lengths of strokes and gaps, in widths of the line.
@@ -74,6 +77,7 @@ _OF_POLICIES = (
     (12.0, 4.0), (6.0, 2.0, 6.0, 4.0), (9.0, 3.0, 3.0, 3.0), (7.0, 1.0), (5.0, 5.0), (3.0, 3.0, 1.0, 3.0),
     (10.0, 2.0, 2.0, 2.0, 6.0, 2.0), (1.0, 4.0), (14.0, 2.0, 1.0, 2.0), (6.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0),
 )  # fmt: skip
+_OUTLINED = "via"  # channel whose policies have outlines first: MPICH on TCP and MVICH on VIA also differ in grey
 
 
 @dataclass(frozen=True)
@@ -150,17 +154,20 @@ def _of_policy(name: str) -> Look | None:
     number = [each for each in names if _core.policy_channel(each) == channel].index(first)
     if first != channel:
         markers = [one for one in SYMBOLS if one != base_look.marker]
-        hollow, place = divmod(number - 1, len(markers))  # the channel's own policy is the first
-        base_look = replace(base_look, marker=markers[place], hollow=hollow % 2 == 1)
+        turn, place = divmod(number - 1, len(markers))  # the channel's own policy is the first
+        hollow = (turn % 2 == 1) != (channel == _OUTLINED)
+        base_look = replace(base_look, marker=markers[place], hollow=hollow)
     return replace(base_look, dash=_OF_POLICIES[number % len(_OF_POLICIES)])
 
 
 def _known(name: str) -> Look | None:
+    """Return the look of a name of a table, or of what stands before a comma and a space: "rdma, infiniband-ndr"."""
     if name in _TABLE:
         return Look(*_TABLE[name])
     row = endpoints.known(name)
     if row is None or row.policy or not row.look:
-        return _of_policy(name)
+        first, comma, _ = name.partition(", ")
+        return _of_policy(name) or (_known(first) if comma else None)
     colour, marker = row.look.split()
     return Look(COLOURS[colour], marker)
 
@@ -177,7 +184,10 @@ def looks(names: Iterable[str], kept: Mapping[str, Look] | None = None) -> dict[
         known = None if name in found else _known(name)
         if known is None:
             continue
-        if known in found.values() and (known.dash or kept):  # the same policy with changed fields, or a curve before
+        taken = {one.marker for one in found.values()}
+        if ", " in name and known.marker in taken:  # the same algorithm on another machine
+            known = replace(known, marker=next((one for one in SYMBOLS if one not in taken), known.marker))
+        if known in found.values() and (known.dash or kept or ", " in name):  # a policy with changed fields, or kept
             known = next(
                 (one for dash in _OF_POLICIES if (one := replace(known, dash=dash)) not in found.values()), known
             )
@@ -187,12 +197,12 @@ def looks(names: Iterable[str], kept: Mapping[str, Look] | None = None) -> dict[
     for name in names:
         if name in found:
             continue
-        taken = {(one.colour, one.marker) for one in found.values()}
+        pairs_taken = {(one.colour, one.marker) for one in found.values()}
         colours = {one.colour for one in found.values()} if len(names) <= len(PALETTE) else set()
         signs = {one.marker for one in found.values()} if len(names) <= len(markers) else set()
         start = zlib.crc32(name.encode()) % len(pairs)
         order = pairs[start:] + pairs[:start]
-        free = [pair for pair in order if pair not in taken] or order
+        free = [pair for pair in order if pair not in pairs_taken] or order
         found[name] = Look(*min(free, key=lambda pair: (pair[0] in colours) + (pair[1] in signs)))
     return {name: found[name] for name in names}
 
