@@ -92,7 +92,7 @@ class CurvesPanel(Panel):
                 rows=1, cols=len(self.fields), subplot_titles=[one.title for one in self.fields], horizontal_spacing=0.1
             )
         )
-        legend = {"orientation": "h", "y": -0.2, "yanchor": "top"}  # a long one grows downwards, not over the axes
+        legend = {"orientation": "h", "y": -0.26, "yanchor": "top"}  # a long one grows downwards, not over the axes
         interactive.layout(canvas, HEIGHT, autosize=True, margin={"t": 40, "b": 60, "r": 140}, legend=legend)
         for column, one in enumerate(self.fields, start=1):
             kinds = {True: "log", False: "linear"}

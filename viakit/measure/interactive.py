@@ -41,6 +41,7 @@ def layout(canvas: Any, height: int, **more: Any) -> None:
         font={"color": _TEXT},
         height=height,
         hovermode="closest",
+        modebar={"orientation": "v"},  # at the right edge; a horizontal one covers titles
         **more,
     )
     for update in (canvas.update_xaxes, canvas.update_yaxes):
