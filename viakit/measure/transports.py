@@ -393,8 +393,14 @@ class WindowTransport(Transport):
             self.win.Flush(self.peer)
 
     def counters(self) -> dict[str, int]:
-        """Return the counters of viakit's windows. A window of an MPI library has none."""
-        return dict(self.win.counters()) if self.win is not None and hasattr(self.win, "counters") else {}
+        """Return the counters of viakit's windows. A window of an MPI library has none.
+
+        Their names begin with ``msg_``, as in the other endpoints on the engine: the engine does not count what its
+        NIC copies, so its ``copies`` and ``bytes_copied`` are not those of a message.
+        """
+        if self.win is None or not hasattr(self.win, "counters"):
+            return {}
+        return {f"msg_{name}": value for name, value in self.win.counters().items()}
 
 
 class ViaTransport(Transport):
