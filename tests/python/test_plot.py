@@ -301,6 +301,15 @@ def test_the_report_says_it_in_words(document):
     assert "seed 3" in page
 
 
+def test_a_median_of_too_few_bursts_has_no_interval_in_html(document):
+    for one in document["series"]:
+        for point in one["points"]:
+            point["one_way_s"].update(ci_of="samples", ci95=[point["one_way_s"]["median"]] * 2)
+    page = report.tables_html(document)
+    assert "[too few bursts]" in page
+    assert not re.search(r"\[\d", page)
+
+
 def test_the_report_claims_nothing_that_was_not_measured(document):
     document["series"] = [one for one in document["series"] if one["protocol"] != "via-eth"]
     document["floor"] = None

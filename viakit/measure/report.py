@@ -224,6 +224,14 @@ def html_table(caption: str, head: list[str], rows: list[list[str]], kind: str =
     )
 
 
+def _limits(times: Mapping[str, Any]) -> str:
+    """Return the 95 % interval of a median, or the statement that there are too few bursts for one."""
+    if times.get("ci_of") == "samples":
+        return "[too few bursts]"
+    low, high = (table.format_time(limit) for limit in times["ci95"])
+    return f"[{low}, {high}]".replace(" ", "\N{NO-BREAK SPACE}")
+
+
 def _time_rows(document: Document) -> str:
     """Return tables like those of the terminal: medians, intervals, 99th percentiles; or bandwidths."""
     parts = []
@@ -240,10 +248,8 @@ def _time_rows(document: Document) -> str:
                     row.append("-")
                 elif first["mode"] in ("pingpong", "overlap"):
                     times = point["one_way_s"]
-                    low, high = (table.format_time(limit) for limit in times["ci95"])
-                    interval = f"[{low}, {high}]".replace(" ", "\N{NO-BREAK SPACE}")
                     row.append(
-                        f"{table.format_time(times['median'])} {interval}, p99 {table.format_time(times['p99'])}"
+                        f"{table.format_time(times['median'])} {_limits(times)}, p99 {table.format_time(times['p99'])}"
                     )
                     if first["mode"] == "overlap":
                         row[-1] += f"; overlap {table.quantity_cell(point, 'overlap')}"
