@@ -59,7 +59,12 @@ REFUSED = {
         ],
     },
     1: {
-        1: [("segments = 44", "forgets headers"), ("segments = 45.26", "round up"), ("segments = 0", "too small")],
+        1: [
+            ("segments = 44", "forgets all headers"),
+            ("segments = 45", "forgets the time stamps alone"),
+            ("segments = 45.26", "round up"),
+            ("segments = 0", "too small"),
+        ],
         2: [("calls_ratio = 1", "too small"), ("calls_ratio = 'poll'", "expected a number")],
         3: [
             ("too_small, enough = '64K', '64K'", "is not smaller"),
@@ -95,7 +100,8 @@ REFUSED = {
         ],
         2: [
             ("copies_short, copies_long = 0, 0", "too small"),
-            ("copies_short, copies_long = 2, 1", "header of 24 bytes"),
+            ("copies_short, copies_long = 1, 1", "copies of BIP's header"),
+            ("copies_short, copies_long = 2, 2", "copies_long = 2"),
             (
                 "copies_short, copies_long = lessons.per_message(result, 'bip-shm', 'bytes_copied', 64) / 64, 9",
                 "copies_long = 9",
@@ -109,7 +115,16 @@ REFUSED = {
             ("trips_of_rendezvous, trips_of_eager = 2, 1", "a trip of their own"),
             ("trips_of_rendezvous, trips_of_eager = 1, 1", "too small"),
         ],
-        3: [("policy = 'via,eager_limit=1M'", "goes eagerly"), ("policy = 4096", "expected a text")],
+        3: [
+            ("policy = 'via,eager_limit=1M'", "goes eagerly"),
+            ("policy = 'eager_limit=1M'", "goes eagerly"),
+            ("policy = 4096", "expected a text"),
+            ("policy = ''", "expected a name and changes"),
+            ("policy = 'via, eager_limit=4K'", "without spaces"),
+            ("policy = 'fast,eager_limit=4K'", "there is no policy 'fast'"),
+            ("policy = 'via,eager=4K'", "policy 'via,eager=4K'"),
+            ("policy = 'mpich-p4,eager_limit=4K'", "a policy over tcp; expected one over via"),
+        ],
     },
     6: {
         1: [
@@ -178,6 +193,8 @@ REFUSED = {
         2: [
             ("without_copy = 'tcp'", "is not mpich-p4 with a change"),
             ("without_copy = 'mpich-p4,eager_limit=1M'", "still copied"),
+            ("without_copy = 'mpich-p4, copy=0'", "without spaces"),
+            ("without_copy = 'mpich-p4,copy=0'", "policy 'mpich-p4,copy=0'"),
             ("without_copy = 'mpich-p4,copy_recv=0,eager_limit=1M'", "more than one field"),
         ],
         3: [
@@ -218,4 +235,10 @@ REFUSED = {
             (f"answer = {SHIFT.format(BACK)!r}", "the window of rank 0 has 101"),
         ],
     },
+}
+
+# Answers beside the solution that the checks must accept, by lesson and exercise.
+ACCEPTED = {
+    4: {2: ["copies_short, copies_long = 2, 1", "copies_short, copies_long = 2.75, 1"]},
+    5: {3: ["policy = 'eager_limit=4K'"]},
 }

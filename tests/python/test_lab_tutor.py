@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from viakit import _core
 from viakit.lab import exercises, lessons, tutor
 
 MODULES = [module.name for module in pkgutil.iter_modules(exercises.__path__) if module.name.startswith("lesson_")]
@@ -100,6 +101,12 @@ def test_no_hint_is_the_answer():
             assert not any(last.partition("= ")[2] and last.partition("= ")[2] == hint for hint in one.hints)
             assert one.hints
             assert one.answers
+            calls = re.findall(r"= (.+)$", one.solution, re.MULTILINE)
+            pieces = {piece for call in calls for piece in re.split(r" [/+] |, ", call) if re.search(r"[(=]", piece)}
+            fields = set(re.findall(r"[,\"](\w+)=", one.solution)) & set(_core.policy_fields("via"))
+            for hint in one.hints:
+                assert not any(piece in hint for piece in pieces), f"lesson {lesson}: {hint}"
+                assert not any(field in hint for field in fields), f"lesson {lesson}: {hint}"
 
 
 def test_predictions(names):

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 from collections.abc import Iterator
 from typing import Any
 
-from viakit import via
+from viakit import _core, via
 from viakit.lab import lessons
-from viakit.lab.tutor import Names, Wrong
+from viakit.lab.tutor import Names, Wrong, text_of
 
-__all__ = ["COUNTED", "command", "connected", "counter", "on_ranks"]
+__all__ = ["COUNTED", "command", "connected", "counter", "known_policy", "on_ranks"]
 
 #: Source for :func:`on_ranks`: `comm` counts what the answer sends, refuses collectives; `_comm` is the whole one.
 COUNTED = """
@@ -54,6 +55,24 @@ def command(words: str) -> Any:
     if shell is None:
         raise Wrong("this exercise measures, which needs a notebook")
     return shell.run_line_magic("viakit", words)
+
+
+def known_policy(names: Names, answer: str, channel: str) -> str:
+    """Return an answer that must be a policy of a channel, "via" or "tcp". Raises Wrong, with the reason.
+
+    The policy of the channel's own name is the base of an answer that has changes only.
+    """
+    given = text_of(names, answer)
+    if not re.fullmatch(r"[\w.,=+-]+", given):
+        raise Wrong(f"{answer} is {given!r}; expected a name and changes such as 'NAME,FIELD=VALUE', without spaces")
+    policy = f"{channel},{given}" if "=" in given.partition(",")[0] else given
+    try:
+        found = _core.policy_fields(policy)
+    except ValueError as error:
+        raise Wrong(f"{answer} is {given!r}: {error}") from None
+    if found["channel"] != channel:
+        raise Wrong(f"{answer} is {given!r}, a policy over {found['channel']}; expected one over {channel}")
+    return policy
 
 
 @contextlib.contextmanager

@@ -19,8 +19,10 @@ def _segments(names: Names) -> str:
     found = number_of(names, "segments")
     if found != int(found):
         raise Wrong(f"segments is {found:g}; the last segment is a whole one, too: round up")
-    if found == -(-65536 // 1500) or found == -(-65536 // 1460):
-        raise Wrong(f"{found:g} forgets headers: 20 bytes of IP, 20 of TCP, and 12 of time stamps")
+    if found == -(-65536 // 1500):
+        raise Wrong("44 forgets all headers: 20 bytes of IP, 20 of TCP, and TCP's options in each segment")
+    if found == -(-65536 // 1460):
+        raise Wrong("45 forgets the time stamps alone: an option of TCP, 12 bytes in each segment")
     close_to(names, "segments", -(-65536 // (1500 - 20 - 20 - 12)), 0.001, "Divide by the bytes of data in a segment")
     return (
         "46 segments, each with headers and checksums of its own. With segmentation offload the kernel hands 64 KiB "
@@ -58,10 +60,10 @@ def _buffers(names: Names) -> str:
         raise Wrong(str(error)) from None
     if small >= large:
         raise Wrong(f"too_small ({words[0]}) is not smaller than enough ({words[1]})")
-    factor = _slower(names, words[0], lambda ratio: ratio > 1.5 * _CLEAR)
+    factor = _slower(names, str(small), lambda ratio: ratio > 1.5 * _CLEAR)
     if factor < 1.5:
         raise Wrong(f"with {words[0]} a message takes {factor:.2f} times as long; expected 1.5 or more: take less")
-    factor = _slower(names, words[1], lambda ratio: ratio < 2.0 / _CLEAR)
+    factor = _slower(names, str(large), lambda ratio: ratio < 2.0 / _CLEAR)
     if factor > 2:
         raise Wrong(f"with {words[1]} a message still takes {factor:.2f} times as long; expected at most 2: take more")
     return "The buffer must hold the bytes in flight: rate times round trip, and what waits for the receiver to run."
@@ -71,15 +73,19 @@ EXERCISES = (
     Exercise(
         ("segments",),
         _segments,
-        ("How many bytes of a packet of 1500 are left for data?", "Divide 65536 by that number, and round up."),
+        (
+            "A packet of 1500 bytes begins with the header of IP and that of TCP, and both count.",
+            "TCP's header also has an option. How many bytes are left for data?",
+            "The last segment of the message need not be full.",
+        ),
         "segments = -(-65536 // (1500 - 52))",
     ),
     Exercise(
         ("calls_ratio",),
         _calls,
         (
-            "lessons.per_message(polled, 'tcp', 'system_calls') is the number of calls per message, polled.",
-            "Divide it by the same number of `blocked`.",
+            "lessons.per_message(RESULT, PROTOCOL, COUNTER) is a counter per message. Which counter counts calls?",
+            "The question has two results, `polled` and `blocked`. Which one is the dividend?",
         ),
         "calls_ratio = (lessons.per_message(polled, 'tcp', 'system_calls')\n"
         "               / lessons.per_message(blocked, 'tcp', 'system_calls'))",

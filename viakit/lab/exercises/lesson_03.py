@@ -37,15 +37,18 @@ EXERCISES = (
     Exercise(
         ("frames",),
         _frames,
-        ("Divide the message by the bytes that a frame holds, and round up.", "Compare with the counter frames_sent."),
+        (
+            "A frame of MTU 1500 also holds headers. The lesson has the number of bytes that are left.",
+            "Compare with the counter frames_sent: the last frame need not be full.",
+        ),
         "frames = -(-16384 // 1440)",
     ),
     Exercise(
         ("fewer",),
         _fewer,
         (
-            "lessons.per_message(by_wait['poll'], 'tcp', 'system_calls', 64) is TCP's number of calls.",
-            "VIA's number has VIA in place of 'tcp'.",
+            "lessons.per_message(RESULT, PROTOCOL, COUNTER, SIZE) is a counter per message.",
+            "by_wait has a result for each way to wait. The name VIA stands for the protocol over VIA.",
         ),
         "fewer = (lessons.per_message(by_wait['poll'], 'tcp', 'system_calls', 64)\n"
         "         / lessons.per_message(by_wait['poll'], VIA, 'system_calls', 64))",

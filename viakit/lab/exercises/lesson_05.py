@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from viakit.lab.exercises.common import command, counter
-from viakit.lab.tutor import Exercise, Names, Wrong, close_to, number_of, text_of
+from viakit.lab.exercises.common import command, counter, known_policy
+from viakit.lab.tutor import Exercise, Names, Wrong, close_to, number_of
 
 __all__ = ["EXERCISES"]
 
@@ -24,7 +24,7 @@ def _trips(names: Names) -> str:
 
 
 def _policy(names: Names) -> str:
-    policy = text_of(names, "policy")
+    policy = known_policy(names, "policy", "via")
     words = f"sweep msg-via --policy {policy} --sizes 2K,16K {names.where} --seconds {names.seconds}"
     one = command(words)
     if counter(one, "msg-via", "msg_eager_sent", 2048) < 0.9:
@@ -38,19 +38,25 @@ EXERCISES = (
     Exercise(
         ("eagerly", "by_rendezvous"),
         _copies,
-        ("An eager message waits in a buffer. How does it get in and out?", "copied('64K') is the eager one."),
+        (
+            "An eager message waits in a buffer. How does it get in and out?",
+            "copied(LIMIT) measures 16 KiB with a threshold. Which of the two thresholds makes the message eager?",
+        ),
         "eagerly, by_rendezvous = 2, 0",
     ),
     Exercise(
         ("trips_of_rendezvous", "trips_of_eager"),
         _trips,
-        ("An arrow of the picture is a trip.", "The data make a trip, too."),
+        ("An arrow of the picture is a trip.", "Count until the data are at the receiver."),
         "trips_of_rendezvous, trips_of_eager = 3, 1",
     ),
     Exercise(
         ("policy",),
         _policy,
-        ("A policy is a name and changes, separated by commas: see the cells above.", "The field is eager_limit."),
+        (
+            "A policy is a name and changes, separated by commas: see the cells above.",
+            "Between which sizes is the threshold?",
+        ),
         'policy = "via,eager_limit=4K"',
     ),
 )

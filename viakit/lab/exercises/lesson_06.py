@@ -65,8 +65,8 @@ EXERCISES = (
         ("messages_of_8", "steps_of_6"),
         _count,
         (
-            "Every rank sends one message per step.",
-            "With 6 ranks, 4 of them do recursive doubling; the other two signal before it and wait after it.",
+            "In an exchange both ranks send. How many steps does recursive doubling have for 8 ranks?",
+            "With 6 ranks, the largest power of two of them do recursive doubling. What must the other two do?",
         ),
         "messages_of_8, steps_of_6 = 8 * 3, 2 + 2",
     ),
@@ -100,7 +100,7 @@ def barrier():
     Exercise(
         ("times_as_long",),
         _factor,
-        ("time_of['rdma', 2] is the time of the RDMA barrier with 2 ranks.", "Which of the two is the dividend?"),
+        ("time_of[ALGORITHM, RANKS] is the time of a barrier.", "Which of the two algorithms is the dividend?"),
         "times_as_long = time_of['message', 2] / time_of['rdma', 2]",
     ),
 )

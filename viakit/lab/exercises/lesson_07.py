@@ -69,7 +69,7 @@ EXERCISES = (
     Exercise(
         ("messages_factor", "bytes_factor"),
         _factors,
-        ("Which part of the grid is sent? How does it grow?", "The number of half-sweeps does not change."),
+        ("Which part of the grid is sent? How does it grow?", "What does the number of half-sweeps depend on?"),
         "messages_factor, bytes_factor = 1, 2",
     ),
     Exercise(

@@ -54,7 +54,7 @@ EXERCISES = (
         _lost,
         (
             "run(...) returns the arrived numbers, and the counters.",
-            "The counter of dropped frames has the same name as in the table above: fault_dropped.",
+            "The table above has a counter of dropped frames. The cell that makes the table has its name.",
         ),
         """
 def lost_frames():
@@ -65,13 +65,13 @@ def lost_frames():
     Exercise(
         ("level",),
         _level,
-        ("Read the second column of the table of levels.", "Which level says `is in the receiver's memory`?"),
+        ("Read the second column of the table of levels.", "Where must the data be when a send completes?"),
         "level = via.Reliability.RELIABLE_RECEPTION",
     ),
     Exercise(
         ("times_more",),
         _factor,
-        ("`again` has the share of retransmitted frames by way.", "The larger share is the dividend."),
+        ("`again` has the share of retransmitted frames by way.", "Which share must be the dividend?"),
         "times_more = again['go_back_n'] / again['selective']",
     ),
 )

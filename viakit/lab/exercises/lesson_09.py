@@ -44,13 +44,16 @@ EXERCISES = (
     Exercise(
         ("at_least",),
         _bursts,
-        ("The median lies outside the range of n values with probability 2 * 0.5**n.", "It must be 5 % or less."),
+        (
+            "The median lies above all n values with probability 0.5**n. Where else can it lie outside their range?",
+            "Find the first n for which the probability is 5 % or less.",
+        ),
         "at_least = next(n for n in range(1, 100) if 2 * 0.5**n <= 0.05)",
     ),
     Exercise(
         ("mean_ratio", "median_ratio"),
         _ratios,
-        ("np.mean(disturbed) / np.mean(typical) is the first.", "The second has np.median."),
+        ("NumPy has a function for each of the two figures.", "Which of the two runs must be the dividend?"),
         "mean_ratio, median_ratio = (\n"
         "    np.mean(disturbed) / np.mean(typical), np.median(disturbed) / np.median(typical))",
     ),

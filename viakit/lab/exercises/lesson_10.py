@@ -51,7 +51,10 @@ EXERCISES = (
     Exercise(
         ("fewer", "by"),
         _fewer,
-        ("Look at the last table.", "The difference is a whole number, as far as one can count."),
+        (
+            "The last table has the calls of both classes.",
+            "The difference is near a whole number: round it.",
+        ),
         'fewer, by = "gather", 1',
     ),
     Exercise(
@@ -59,7 +62,7 @@ EXERCISES = (
         _mended,
         (
             "One recv_into may bring a part only: how does `read` in mine.py go on?",
-            "Read into self.rooms[n][got:] until got is n.",
+            "The next part belongs behind the bytes that have arrived. When is the message complete?",
         ),
         """
 mended = Path("careless.py").read_text().replace('''        got = 0

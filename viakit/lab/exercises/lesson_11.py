@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from viakit.lab.exercises.common import command, counter
+from viakit.lab.exercises.common import command, counter, known_policy
 from viakit.lab.tutor import Exercise, Names, Wrong, close_to, text_of
 
 __all__ = ["EXERCISES"]
@@ -19,9 +19,10 @@ def _copies(names: Names) -> str:
 
 
 def _without(names: Names) -> str:
-    policy = text_of(names, "without_copy")
-    if not policy.startswith("mpich-p4,"):
-        raise Wrong(f"{policy!r} is not mpich-p4 with a change; write mpich-p4, a comma, and FIELD=VALUE")
+    if not text_of(names, "without_copy").startswith("mpich-p4,"):
+        given = names.without_copy
+        raise Wrong(f"{given!r} is not mpich-p4 with a change; write mpich-p4, a comma, and FIELD=VALUE")
+    policy = known_policy(names, "without_copy", "tcp")
     if policy.count("=") != 1:
         raise Wrong(f"{policy!r} changes more than one field")
     found = command(f"sweep msg-tcp --policy {policy} --sizes 4K {names.where} --seconds {names.seconds}")
@@ -52,13 +53,16 @@ EXERCISES = (
     Exercise(
         ("copies_of_p4", "copies_of_pvm"),
         _copies,
-        ("The table has a column for it.", "One library copies at the receiver, the other one at both sides."),
+        ("The table has a column for it.", "At which sides does each of the two libraries copy?"),
         "copies_of_p4, copies_of_pvm = 1, 2",
     ),
     Exercise(
         ("without_copy",),
         _without,
-        ("A policy is a name and changes, separated by commas.", "The field is copy_recv; 0 switches the copy off."),
+        (
+            "A policy is a name and changes, separated by commas.",
+            "The cell of the measurement has a policy with a copy at the receiver. Which value switches it off?",
+        ),
         'without_copy = "mpich-p4,copy_recv=0"',
     ),
     Exercise(
@@ -67,7 +71,7 @@ EXERCISES = (
         (
             "A sender waits for its receiver if the message goes by rendezvous.",
             "Compare 100,000 bytes with each policy's threshold; the table at the top has two of them.",
-            "MPI/Pro's tcp_long was raised to 128 KiB.",
+            "In the name mpi-pro-tuned, tuned means that its threshold tcp_long was raised.",
         ),
         'never_waits = {"mpich-p4", "mpi-pro-tuned"}',
     ),

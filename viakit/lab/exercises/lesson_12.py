@@ -46,13 +46,16 @@ EXERCISES = (
     Exercise(
         ("writes",),
         _writes,
-        ("How many steps does recursive doubling have for 4,096 ranks?", "In each step every rank writes once."),
+        ("How many steps does recursive doubling have for 4,096 ranks?", "How many ranks write in each step?"),
         "writes = 4096 * 12",
     ),
     Exercise(
         ("barrier_us",),
         _formula,
-        ("times_us(machine, 'rdma')[8] is the time of 3 steps.", "math.log2(n) is the number of steps."),
+        (
+            "How many steps does the barrier of 8 ranks have, and how long is one?",
+            "How many steps has that of n ranks?",
+        ),
         "import math\n\n\ndef barrier_us(n):\n    return times_us('barrier-cluster-3', 'rdma')[8] / 3 * math.log2(n)",
     ),
     Exercise(

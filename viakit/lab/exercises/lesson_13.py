@@ -80,7 +80,7 @@ EXERCISES = (
     Exercise(
         ("writes", "handled"),
         _writes,
-        ("The table of the measurement counts what rank 0 began.", "counted['Put'][1] has the counters of rank 1."),
+        ("The table of the measurement counts what rank 0 began.", "`counted` also has the counters of rank 1."),
         "writes, handled = 10, 0",
     ),
     Exercise(
@@ -96,9 +96,9 @@ EXERCISES = (
         ("answer",),
         _shift,
         (
-            "The next rank is (rank + 1) % size.",
-            "win.Fence() opens an epoch on all ranks, and a second one closes it.",
-            "After the second fence all puts of all ranks are in their windows.",
+            "The cell of the planted bug computes the number of the next rank.",
+            "A Put needs an epoch. Which call opens one on all ranks?",
+            "When may a rank return? Its own window must have the data of another rank.",
         ),
         f"answer = {_SOLUTION!r}",
     ),
