@@ -412,3 +412,31 @@ def test_a_closed_world_ends_requests(program: Callable[[str], str]) -> None:
             more.Wait()
         assert more == MPI.REQUEST_NULL
     """), 2)  # fmt: skip
+
+
+@pytest.mark.parametrize("way", ["testall", "status", "status of a barrier"])
+def test_each_poll_of_a_request_advances_the_others(program: Callable[[str], str], way: str) -> None:
+    # Rank 0 enters the reduction first, so its second round has to begin while it polls another request.
+    run(program(f"""
+    other = comm.Dup()
+    result, word = np.zeros(4), np.zeros(1)
+    first = comm.Iallreduce(np.full(4, rank + 1.0), result) if rank == 0 else None
+    if rank == 0:
+        comm.Send(word, 1, 1)  # after the start of the reduction
+    elif rank == 1:
+        comm.Recv(word, 0, 1)
+    if rank:
+        comm.Iallreduce(np.full(4, rank + 1.0), result).Wait()
+        if {way!r} == "status of a barrier":
+            other.Ibarrier().Wait()
+        elif rank == 2:
+            other.Send(word, 0, 7)
+    else:
+        polled = other.Ibarrier() if {way!r} == "status of a barrier" else other.Irecv(word, 2, 7)
+        deadline = time.monotonic() + 60
+        while not (MPI.Request.Testall([polled]) if {way!r} == "testall" else polled.Get_status()):
+            assert time.monotonic() < deadline, "the reduction made no progress"
+        polled.Wait()
+        first.Wait()
+    assert (result == sum(range(1, size + 1))).all()
+    """), 4)  # fmt: skip

@@ -115,10 +115,12 @@ cdef class MsgRequest:
         return True
 
     def progress(self):
-        """Make progress without waiting."""
+        """Make progress without waiting: of this operation, and of the other ones of this process."""
         if self._r != NULL:
             self._comm.world._open()
             msg_progress(self._comm.world._w)
+            if self._comm.world.n_active:
+                self._comm.world.step()
 
     def test_once(self):
         """Make progress and return whether the operation is complete. If it is, the request has ended."""

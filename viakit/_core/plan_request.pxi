@@ -271,8 +271,10 @@ cdef class PlanRequest(MsgRequest):
         return self._complete
 
     def progress(self):
-        """Make progress without waiting."""
+        """Make progress without waiting: of this operation, and of the other ones of this process."""
         self._world.progress()
+        if self._world.n_active > 1:
+            self._world.step()
         self._advance()
 
     def fill(self, MsgStatus status):

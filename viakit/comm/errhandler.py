@@ -28,7 +28,7 @@ _UNGUARDED = set(
     """
     Get_errhandler Set_errhandler Call_errhandler Create_errhandler Abort Free Disconnect Finalize free world_ranks
     seal_group note notice start_send start_recv look take forget discard find_completed take_note take_notice
-    probe_other_tag close_own set_oldest
+    probe_other_tag close_own set_pending
     """.split()
 )
 

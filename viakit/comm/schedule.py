@@ -129,8 +129,9 @@ class ScheduleRequest(Request):
             self._schedule = schedule
 
     def progress(self) -> None:
-        """Make progress without waiting."""
+        """Make progress without waiting: of this operation, and of the other ones of this process."""
         self.world.progress()
+        self.world.step()
         self._step()
 
     def peek(self, status: _core.MsgStatus | None = None) -> bool:
