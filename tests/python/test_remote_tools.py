@@ -22,6 +22,8 @@ from viakit.bench import application_goals, goals, judging
 from viakit.measure import loss
 from viakit.remote import Remote
 from viakit.remote.mux import Kind, Mux
+from viakit.trace.hosts import _align, _Machine
+from viakit.trace.pcapng import ETHERNET, Capture, HostClock, Interface, Packet
 
 VIAKIT = Path(sys.executable).with_name("viakit")
 LIMIT_S = 200.0  # a command that needs longer is stuck, also on a busy machine
@@ -36,7 +38,7 @@ for turn in range(20):
 
 @pytest.fixture(scope="module")
 def hosts(tmp_path_factory):
-    with ssh_hosts(tmp_path_factory.mktemp("ssh")) as testbed:
+    with ssh_hosts(tmp_path_factory.mktemp("ssh"), 3) as testbed:
         yield testbed
 
 
@@ -149,6 +151,58 @@ def test_trace_records_both_machines(hosts, tmp_path):
     assert {nic.host for nic in seen.nics} == {"h0", "h1"}
     assert {one.receiver.host for one in seen.messages if one.receiver} == {"h0", "h1"}
     assert all(one.sent <= one.arrived for one in seen.messages if one.sent and one.arrived)
+
+
+# A line of machines: neighbours exchange messages, the machines at its ends do not.
+LINE = """
+import viakit
+comm = viakit.world()
+for turn in range(20):
+    for other in {0: [2], 1: [2], 2: [0, 1]}[comm.rank]:
+        comm.sendrecv(bytes(100), dest=other, source=other)
+"""
+
+
+def test_trace_records_three_machines(hosts, tmp_path):
+    (tmp_path / "prog.py").write_text(LINE)
+    merged = tmp_path / "all.pcapng"
+    done = viakit("trace", "--hosts", "ssh:h0,h1,h2", "--capture", merged, tmp_path / "prog.py")
+    assert done.returncode == 0, done.stderr
+    assert "h0: its clock is the reference" in done.stderr
+    for name in ("h1", "h2"):
+        assert re.search(rf"{name}: its clock is known to ± [\d.]+ µs, by frames in both directions", done.stderr)
+    seen = trace.build(trace.read([merged]))
+    assert {nic.host for nic in seen.nics} == {"h0", "h1", "h2"}
+    assert {one.receiver.host for one in seen.messages if one.receiver} == {"h0", "h1", "h2"}
+    assert all(one.sent <= one.arrived for one in seen.messages if one.sent and one.arrived)
+    assert len(trace.to_schedule(seen).ranks) == 3
+
+
+def packet(time_ns, data, out):
+    interface = Interface(ETHERNET, "", {}, 0, b"")
+    return Packet(time_ns, interface, bytes(14) + data, 14 + len(data), out, "", 0, b"")
+
+
+def test_a_machine_in_the_middle_gives_the_clock_of_one_without_frames_to_the_reference():
+    """Frames take 1000 ns from alpha to gamma and from gamma to beta, and back. Beta precedes gamma in the list."""
+    at = {"alpha": 0, "beta": 50_000_000, "gamma": -20_000_000}
+    packets = {name: [] for name in at}
+    frames = [("alpha", "gamma"), ("gamma", "alpha"), ("gamma", "beta"), ("beta", "gamma")]
+    for i, (sender, receiver) in enumerate(frames):
+        packets[sender].append(packet(10_000 * i + at[sender], bytes([i]), True))
+        packets[receiver].append(packet(10_000 * i + 1000 + at[receiver], bytes([i]), False))
+    machines = []
+    for name, offset_ns in at.items():
+        wide = 0 if name == "alpha" else 10**8
+        clock = HostClock(name, offset_ns - wide, offset_ns + wide // 2)
+        machines.append(_Machine(clock, Capture(packets=packets[name])))
+    _align(machines, None)
+    assert [one.clock.source for one in machines] == ["reference", "frames", "frames"]
+    for one in machines:
+        assert abs(one.clock.offset_ns - at[one.clock.host]) <= one.clock.error_ns <= 2000
+    arrivals = {one.data: one.time_ns for machine in machines for one in machine.capture.packets if not one.out}
+    for machine in machines:
+        assert all(one.time_ns <= arrivals[one.data] for one in machine.capture.packets if one.out)
 
 
 def test_limits_of_a_clock_contain_its_offset(hosts):

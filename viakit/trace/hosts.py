@@ -3,7 +3,8 @@
 Each machine has a CLOCK_MONOTONIC of its own. :mod:`viakit.remote.captures` reads it over ssh, and writes limits of its
 offset that are some hundred microseconds apart. Frames between the machines narrow them, because a frame arrives after
 it was sent. Each frame from the machine of reference gives an upper limit of the other clock's offset. Each frame to it
-gives a lower one. The tightest limits are those of the fastest frames. One offset holds for the whole run.
+gives a lower one. The tightest limits are those of the fastest frames. One offset holds for the whole run. A machine
+that has been adjusted serves as a reference for the others, with its error added.
 
 A frame is found on both sides by its bytes. A frame that was sent twice is not used.
 """
@@ -15,7 +16,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import NamedTuple
 
 from viakit.trace import pcapng
 from viakit.trace.pcapng import ETHERNET, Capture, HostClock, Packet
@@ -49,7 +49,7 @@ def read(paths: Sequence[str | PathLike[str]]) -> Capture:
         If a file cannot be read.
     """
     capture = pcapng.read(paths)
-    done = [_Aligned(capture.packets, 0)] if capture.packets else []
+    machines = []
     for path in map(Path, paths):
         for file in sorted(path.glob(f"*/{_CLOCK_FILE}")) if path.is_dir() else []:
             about = json.loads(file.read_text(encoding="utf-8"))
@@ -57,24 +57,60 @@ def read(paths: Sequence[str | PathLike[str]]) -> Capture:
             its = pcapng.read([file.parent])
             for one in its.interfaces:
                 one.set_host(clock.host)
-            if done:
-                clock = _narrowed(clock, its.packets, done)
-            elif its.packets:
-                clock = replace(clock, source="reference")
-            _shift(its, clock.offset_ns)
-            if its.packets:
-                done.append(_Aligned(its.packets, clock.error_ns))
-            capture.clocks.append(clock)
-            capture.interfaces += its.interfaces
-    capture.packets = sorted((packet for one in done for packet in one.packets), key=lambda packet: packet.time_ns)
+            machines.append(_Machine(clock, its))
+    _align(machines, _Machine(HostClock("", 0, 0), capture) if capture.packets else None)
+    for machine in machines:
+        capture.clocks.append(machine.clock)
+        capture.interfaces += machine.capture.interfaces
+        capture.packets += machine.capture.packets
+    capture.packets.sort(key=lambda packet: packet.time_ns)
     return capture
 
 
-class _Aligned(NamedTuple):
-    """Packets of a machine, on the clock of this machine, and the largest error of their times."""
+class _Machine:
+    """A machine: its clock, its capture, and the times of its frames on its own clock."""
 
-    packets: list[Packet]
-    error_ns: int
+    def __init__(self, clock: HostClock, capture: Capture) -> None:
+        self.clock, self.capture = clock, capture
+        self.sent, self.received = _unique(capture.packets, out=True), _unique(capture.packets, out=False)
+        self.lows, self.highs = [clock.low_ns], [clock.high_ns]
+
+    def narrow(self, other: _Machine, error_ns: int) -> None:
+        """Take limits from the frames between this machine and an adjusted one, whose times have this error."""
+        back, error = other.clock.offset_ns, error_ns
+        highs = [at - other.sent[data] + back + error for data, at in self.received.items() if data in other.sent]
+        lows = [at - other.received[data] + back - error for data, at in self.sent.items() if data in other.received]
+        self.highs += [min(highs)] if highs else []
+        self.lows += [max(lows)] if lows else []
+        source = "frames" if len(self.lows) > 1 and len(self.highs) > 1 else "ssh"
+        self.clock = replace(self.clock, low_ns=max(self.lows), high_ns=min(self.highs), source=source)
+
+
+def _align(machines: Sequence[_Machine], here: _Machine | None) -> None:
+    """Determine the clocks of all machines, and adjust the times of their packets.
+
+    The reference is the machine *here*, or the first that has packets. The machine whose clock is known best is next.
+    So frames also determine the clock of a machine that has exchanged none with the reference, but some with another.
+    """
+    rest = [*machines]
+    reference = here or next((one for one in rest if one.capture.packets), None)
+    if reference is None:
+        return
+    if here is None:
+        rest.remove(reference)
+        reference.clock = replace(reference.clock, source="reference")
+        _shift(reference.capture, reference.clock.offset_ns)
+    for one in rest:
+        # Times between machines do not depend on the error of the reference.
+        one.lows[0] -= reference.clock.error_ns
+        one.highs[0] += reference.clock.error_ns
+        one.narrow(reference, 0)
+    while rest:
+        best = min(rest, key=lambda one: (one.clock.source != "frames", one.clock.error_ns))
+        rest.remove(best)
+        _shift(best.capture, best.clock.offset_ns)
+        for one in rest:
+            one.narrow(best, best.clock.error_ns)
 
 
 def _shift(capture: Capture, offset_ns: int) -> None:
@@ -83,21 +119,6 @@ def _shift(capture: Capture, offset_ns: int) -> None:
         one.clock_offset_ns += offset_ns
     for packet in capture.packets:
         packet.time_ns -= offset_ns
-
-
-def _narrowed(clock: HostClock, theirs: list[Packet], others: Sequence[_Aligned]) -> HostClock:
-    """Return *clock* with the limits that frames between *theirs* and *others* give."""
-    sent, received = _unique(theirs, out=True), _unique(theirs, out=False)
-    # The first of the others has the clock of reference, so its error has no effect on times between machines.
-    reference_ns = others[0].error_ns
-    lows, highs = [clock.low_ns - reference_ns], [clock.high_ns + reference_ns]
-    for i, one in enumerate(others):
-        error_ns = one.error_ns if i else 0
-        to_them, from_us = _unique(one.packets, out=True), _unique(one.packets, out=False)
-        highs += [time_ns - to_them[data] + error_ns for data, time_ns in received.items() if data in to_them]
-        lows += [time_ns - from_us[data] - error_ns for data, time_ns in sent.items() if data in from_us]
-    both = len(lows) > 1 and len(highs) > 1
-    return replace(clock, low_ns=max(lows), high_ns=min(highs), source="frames" if both else "ssh")
 
 
 def _unique(packets: Iterable[Packet], *, out: bool) -> dict[bytes, int]:
