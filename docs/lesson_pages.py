@@ -26,6 +26,7 @@ RUNS = ROOT / "build" / "lessons"
 CELL_S = 120
 LINK = re.compile(r"\[([^\]]+)\]\((\d\d-[\w-]+)\.md\)")  # to another lesson
 NOT_RUN = "This page was built without a run of the lesson. `make docs EXECUTE=1` runs it and shows the outputs."
+FAILED = "The run of the lesson failed when this page was built, so the page has no outputs. {}"
 SHORT = "The outputs are from a run with short measurements (`VIAKIT_QUICK=1`), so their bands are wide."
 
 
@@ -79,14 +80,24 @@ def shown(output: Any) -> str:
     return fenced("text", data["text/plain"]) if "text/plain" in data else ""
 
 
-def myst(lesson: Path, run: Any) -> Iterator[str]:
-    """Yield the parts of a lesson's page."""
+def cause(error: Exception) -> str:
+    """Return why a run failed: the last line of the error, and the first line of the cell if the error names one."""
+    lines = [line.strip() for line in re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", str(error)).splitlines()]
+    words = next((line for line in reversed(lines) if line), type(error).__name__)
+    rules = [number for number, line in enumerate(lines) if line and not line.strip("-")]
+    cell = [line for line in lines[rules[0] + 1 : rules[1]] if line] if len(rules) > 1 else []
+    return f"{words} (in the cell that begins with: {cell[0]})" if cell else words
+
+
+def myst(lesson: Path, run: Any, failure: str = "") -> Iterator[str]:
+    """Yield the parts of a lesson's page. *failure* is the cause if the lesson was run and the run failed."""
+    missing = FAILED.format(f"The cause:\n\n{fenced('text', failure)}") if failure else NOT_RUN
     outputs = iter(code(run) if run is not None else ())
     for number, cell in enumerate(jupytext.read(lesson).cells):
         if cell.cell_type != "code":
             yield LINK.sub(r"{doc}`\1 </notebooks/\2>`", cell.source)
             if number == 0:
-                yield f":::{{note}}\n{SHORT if run is not None else NOT_RUN}\n:::"
+                yield f":::{{note}}\n{SHORT if run is not None else missing}\n:::"
             continue
         yield fenced("{code-block} ipython3", cell.source)
         done = next(outputs, None)
@@ -105,11 +116,12 @@ def page(app: Any, docname: str, source: list[str]) -> None:
     lesson, wish = ROOT / f"{docname}.md", os.environ.get("VIAKIT_EXECUTE") or "1"
     if wish not in ("0", "1", "again"):
         raise ValueError(f"VIAKIT_EXECUTE is {wish!r}; expected 0, 1 or again")
-    run = kept(lesson) if wish != "again" else None
+    run, failure = kept(lesson) if wish != "again" else None, ""
     if run is None and wish != "0":
         try:
             execute(lesson)
             run = kept(lesson)
         except Exception as error:  # the page stands without outputs, as with figures that a machine cannot draw
-            print(f"{docname}: no outputs, because its run failed: {str(error).splitlines()[0]}", file=sys.stderr)
-    source[0] = "\n\n".join(myst(lesson, run)) + "\n"
+            failure = cause(error)
+            print(f"{docname}: no outputs, because its run failed: {failure}", file=sys.stderr)
+    source[0] = "\n\n".join(myst(lesson, run, failure)) + "\n"
