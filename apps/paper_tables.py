@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from viakit.apps import profile
-from viakit.apps.speedup import PROBLEMS, find, paper, rows, title_of
+from viakit.apps.speedup import PROBLEMS, SMALL, find, paper, rows, title_of
 from viakit.base.sheet import sheet
 
 if TYPE_CHECKING:
@@ -29,12 +29,33 @@ KB = 1024
 
 @dataclass(frozen=True)
 class Numbers:
-    """One of the tables: its heads, the first of the paper's own columns, and its rows."""
+    """One of the tables: heads, the first of the paper's own columns, rows, and the published problem of each row."""
 
     title: str
     heads: list[str]
     cut: int
     lines: list[list[str]]
+    published: list[str]
+
+    def parts(self, number: str, most: int) -> list[tuple[str, list[str], list[list[str]]]]:
+        """Return titles, heads and rows of tables with at most *most* columns after the first.
+
+        It is one table if the columns fit and the problems measured have the published sizes. Otherwise the paper's
+        columns have tables of their own, with the published problems at their rows.
+        """
+        ours, paper_words = range(1, self.cut), f"Table {number} of the paper"
+        measured = [line[0] for line in self.lines]
+        small = any(one.endswith(SMALL) for one in measured)
+        split = [("here", ours, measured), (paper_words, range(self.cut, len(self.heads)), self.published)]
+        if len(self.heads) - 1 <= most and not small:
+            split = [(f"here, and {paper_words}", range(1, len(self.heads)), measured)]
+        found = []
+        for words, columns, names in split:
+            for i in range(0, len(columns), most):
+                some = columns[i : i + most]
+                rows_ = [[name, *(line[j] for j in some)] for name, line in zip(names, self.lines, strict=True)]
+                found.append((f"{self.title}: {words}", [self.heads[0], *(self.heads[j] for j in some)], rows_))
+        return found
 
 
 def labels(document: Mapping[str, Any]) -> list[str]:
@@ -48,6 +69,12 @@ def protocols(document: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys(one["protocol"] for one in document["series"] if one["protocol"] != "serial"))
 
 
+def _published(label: str) -> str:
+    """Return a problem's name and size in the paper."""
+    said = paper()["problems"][label]
+    return f"{said['title']}, {said['size']}"
+
+
 def most_ranks(document: Mapping[str, Any]) -> int:
     """Return 8 if it was measured, as in the paper; otherwise the largest number of ranks."""
     there = {one["ranks"] for one in document["series"] if one["protocol"] != "serial"}
@@ -56,7 +83,7 @@ def most_ranks(document: Mapping[str, Any]) -> int:
 
 def table_1(document: Mapping[str, Any]) -> Numbers:
     """Return Table I: times of the serial programs, and their standard deviations in percent."""
-    lines = []
+    lines, named = [], []
     for label in labels(document):
         serial = find(document, label, "serial", 1)
         if serial is None:
@@ -66,9 +93,10 @@ def table_1(document: Mapping[str, Any]) -> Numbers:
         spread = f"{100 * statistics.stdev(walls) / mean:.2f}" if len(walls) > 1 and mean else "-"
         said = paper()["problems"][label]
         published = [f"{said['sequential_ms']:.1f}", f"{said['deviation_percent']:.2f}"]
+        named.append(_published(label))
         lines.append([title_of(document, label), f"{mean * 1e3:.1f}", spread, *published])
     heads = ["application", "ms here", "deviation, % here", "ms, paper", "deviation, %, paper"]
-    return Numbers("Sequential times, means of the rounds", heads, 3, lines)
+    return Numbers("Sequential times, means of the rounds", heads, 3, lines, named)
 
 
 def table_2(document: Mapping[str, Any]) -> Numbers:
@@ -77,7 +105,7 @@ def table_2(document: Mapping[str, Any]) -> Numbers:
     found = {(one.label, one.protocol): one for one in rows(document) if one.ranks == n}
     heads = ["application", f"messages, {n} here", "KB here", "KB each here"]
     heads += [f"MB/s per CPU, {name}" for name in names] + ["messages, 8", "KB, 8", "KB each, 8", "MB/s per CPU, 8"]
-    lines = []
+    lines, named = [], []
     for label in labels(document):
         mine = {name: found[label, name] for name in names if (label, name) in found and found[label, name].messages}
         first = next(iter(mine.values()), None)
@@ -87,8 +115,9 @@ def table_2(document: Mapping[str, Any]) -> Numbers:
         used = [f"{mine[name].per_cpu / KB**2:.3g}" if name in mine else "-" for name in names]
         said = paper()["problems"][label]
         published = [f"{said['messages']}", f"{said['kilobytes']:g}", f"{said['mean_kilobytes']:.2f}"]
+        named.append(_published(label))
         lines.append([title_of(document, label), *sent, *used, *published, f"{said['megabytes_per_s']:.2f}"])
-    return Numbers("Messages", heads, len(heads) - 4, lines)
+    return Numbers("Messages", heads, len(heads) - 4, lines, named)
 
 
 def table_3(document: Mapping[str, Any]) -> Numbers:
@@ -96,29 +125,22 @@ def table_3(document: Mapping[str, Any]) -> Numbers:
     n, names, said = most_ranks(document), protocols(document), paper()
     found = {(one.label, one.protocol): one for one in rows(document) if one.ranks == n}
     heads = ["application", *(f"{name}, {n} here" for name in names), *(f"{name}, 8" for name in said["columns"])]
-    lines = []
+    lines, named = [], []
     for label in labels(document):
         mine = [found.get((label, name)) for name in names]
         published = ["NA" if value is None else f"{value:.2f}" for value in said["problems"][label]["speedups"]]
+        named.append(_published(label))
         lines.append([title_of(document, label), *(f"{one.speedup:.2f}" if one else "-" for one in mine), *published])
-    return Numbers("Speed-ups", heads, len(heads) - len(said["columns"]), lines)
+    return Numbers("Speed-ups", heads, len(heads) - len(said["columns"]), lines, named)
 
 
 def sheets(numbers: Numbers, number: str, width: int = WIDE) -> list[Table]:
-    """Return a table for the terminal, with the paper's number for it, or several if it is wider than *width*."""
-    most = max(1, (width - TITLE_WIDTH) // COLUMN_WIDTH)
-    mine, published = range(1, numbers.cut), range(numbers.cut, len(numbers.heads))
-    parts = [(f"here, and Table {number} of the paper", [*mine, *published])]
-    if len(numbers.heads) - 1 > most:
-        named = (("here", mine), (f"Table {number} of the paper", published))
-        parts = [(words, list(some[i : i + most])) for words, some in named for i in range(0, len(some), most)]
+    """Return a table for the terminal, with the paper's number for it, or several as in :meth:`Numbers.parts`."""
     made = []
-    for words, some in parts:
-        columns = [0, *some]
-        aligned = [numbers.heads[i] if numbers.heads[i] == "application" else f">{numbers.heads[i]}" for i in columns]
-        table = sheet(*aligned, title=f"[bold]{numbers.title}: {words}[/bold]")
-        for line in numbers.lines:
-            table.add_row(*(line[i] for i in columns))
+    for title, heads, lines in numbers.parts(number, max(1, (width - TITLE_WIDTH) // COLUMN_WIDTH)):
+        table = sheet(heads[0], *(f">{head}" for head in heads[1:]), title=f"[bold]{title}[/bold]")
+        for line in lines:
+            table.add_row(*line)
         made.append(table)
     return made
 

@@ -50,6 +50,7 @@ __all__ = [
 
 MAX_RANKS = 64
 JOB_S = 900.0  # time limit of a job
+SMALL = ", small"  # after the title of a problem that has not the paper's size
 
 
 @dataclass(frozen=True)
@@ -505,7 +506,7 @@ def find(document: Mapping[str, Any], label: str, protocol: str, ranks: int) -> 
 def title_of(document: Mapping[str, Any], label: str) -> str:
     """Return the problem's name in the paper, and whether it was a small problem."""
     small = any(one.get("label") == label and one.get("scale") == "small" for one in document["series"])
-    return PROBLEMS[label].title + (", small" if small else "")
+    return PROBLEMS[label].title + (SMALL if small else "")
 
 
 def _median(runs: Sequence[Mapping[str, Any]], figure: Callable[[Mapping[str, Any]], float]) -> float:

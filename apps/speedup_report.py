@@ -232,8 +232,9 @@ def html(document: Document, title: str = "viakit speedup") -> str:
     machine, found = document["environment"], list(rows(document))
     drawn = inline(picture(document, ".svg"), "speed-up over ranks for each problem")
     compared = "".join(
-        html_table(f"Table {number}. {one.title}: here, and in the paper", one.heads, one.lines)
+        html_table(words_, heads, lines)
         for number, one in _tables(document).items()
+        for words_, heads, lines in one.parts(number, len(one.heads))
     )
     facts = [[key, str(value)] for key, value in machine.items() if key != "command" and value is not None]
     missing = [f"Not measured: {one['protocol']}: {one['reason']}" for one in document["skipped"]]
