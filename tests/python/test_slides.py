@@ -22,4 +22,6 @@ def test_the_pdf_has_a_page_for_each_slide(tmp_path):
     assert len(pages) == len(slides) > 10
     page = (tmp_path / "slides.html").read_text(encoding="utf-8")
     assert page.count("<section>") == len(slides)
+    numbers = re.findall(r'<small class="number">(\d+)</small></section>', page)
+    assert numbers == [str(number) for number in range(1, len(slides) + 1)]
     assert not re.search(r'(?:src|href)="https?:', page), "the page loads something from the network"
