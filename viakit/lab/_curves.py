@@ -98,7 +98,11 @@ class CurvesPanel(Panel):
             kinds = {True: "log", False: "linear"}
             canvas.update_xaxes(type=kinds[one.log_x], title_text=one.x, row=1, col=column)
             canvas.update_yaxes(type=kinds[one.log_y], title_text=one.y, row=1, col=column)
-            canvas.update_yaxes(ticksuffix=one.unit, exponentformat="SI", row=1, col=column)
+            canvas.update_yaxes(exponentformat="SI", row=1, col=column)
+            if one.unit == "B/s":
+                interactive.rate_axis(canvas, row=1, col=column)
+            elif one.unit:
+                canvas.update_yaxes(ticksuffix=one.unit, row=1, col=column)
         interactive.empty_fields(canvas, len(self.fields))
         return canvas
 

@@ -138,7 +138,22 @@ def axes(canvas: Any, graph: str, column: int, words: tuple[str, str], log_y: bo
     canvas.update_xaxes(type="log", title_text=in_lines, exponentformat="SI", **place)
     title = "" if graph == "signature" and column > 1 else words[1]  # the field at the left has it
     canvas.update_yaxes(type="log" if logarithmic else "linear", title_text=title, exponentformat="SI", **place)
-    canvas.update_yaxes(ticksuffix="B/s" if graph in ("throughput", "signature") else "", **place)
+    if graph in ("throughput", "signature"):
+        rate_axis(canvas, **place)
+
+
+def rate_axis(canvas: Any, **place: int) -> None:
+    """Label an axis of throughput with 1 MB/s, 10 GB/s, as Matplotlib's figures. *place* is its row and column.
+
+    Plotly puts no space between number and prefix (1GB/s), so each usual label gets an alias.
+    """
+    digits = [
+        *(f"{n / 10:g}" for n in range(1, 100)),
+        *(f"{n / 2:g}" for n in range(20, 200)),
+        *map(str, range(100, 1000, 5)),
+    ]
+    aliases = {f"{one}{prefix}B/s": f"{one} {prefix}B/s" for prefix in ("", *"kMGT") for one in digits}
+    canvas.update_yaxes(tickformat="~s", ticksuffix="B/s", labelalias={**aliases, "0B/s": "0"}, **place)
 
 
 def mark_sizes(canvas: Any, graph: str, column: int, curves: Sequence[Mapping[str, Any]]) -> None:
