@@ -118,7 +118,7 @@ static const msg_policy table[] = {
     {DEFAULTS.name = "mvich-rput-tuned", .channel = "via", .connect = MSG_CONNECT_ALL, .eager_limit = KIB(64),
      .eager_limit_local = -1,
      .source = "Turner and Chen, 6.1: via_long raised to 64 kB removes the dip, more froze the system; section 3.3 "
-               "names a parameter of MPI/Pro's alike"},
+               "has a similar parameter of MPI/Pro"},
     {DEFAULTS.name = "mvich-rput-spin", .channel = "via", .connect = MSG_CONNECT_ALL, .eager_limit = KIB(128),
      .eager_limit_local = -1, .spin_us = 10000,
      .source = "Turner and Chen, 6.1: VIADEV_SPIN_COUNT raised to 1000 and the rendezvous threshold to 128 kB help in "

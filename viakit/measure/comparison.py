@@ -117,7 +117,7 @@ class Comparison:
                 far = max(found, key=lambda one: abs(math.log(one.ratio)))
                 parts.append(
                     f"{kind} at {len(found)} of {n} points, most at {far.label} {format_size(far.nbytes)}: "
-                    f"{format_ratio(far.ratio)} of the time [{far.low:.3g}, {far.high:.3g}]"
+                    f"{format_ratio(far.ratio)} times as long [{far.low:.3g}, {far.high:.3g}]"
                 )
         if count["no evidence of change"]:
             parts.append(f"no evidence of change at {count['no evidence of change']}")
