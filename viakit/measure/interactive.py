@@ -147,12 +147,13 @@ def rate_axis(canvas: Any, **place: int) -> None:
 
     Plotly puts no space between number and prefix (1GB/s), so each usual label gets an alias.
     """
-    digits = [
-        *(f"{n / 10:g}" for n in range(1, 100)),
-        *(f"{n / 2:g}" for n in range(20, 200)),
-        *map(str, range(100, 1000, 5)),
-    ]
+    numbers = [*(n / 10 for n in range(1, 10)), *(n / 20 for n in range(20, 200)), *(n / 2 for n in range(20, 200))]
+    digits = [f"{one:g}" for one in (*numbers, *range(100, 1000, 5))]
     aliases = {f"{one}{prefix}B/s": f"{one} {prefix}B/s" for prefix in ("", *"kMGT") for one in digits}
+    between = [
+        str(n * power) for power in (1, 10, 100) for n in range(2, 10)
+    ]  # of powers of ten: Plotly omits the unit
+    aliases.update({f"{one}{prefix}": f"{one} {prefix}B/s" for prefix in ("", *"kMGT") for one in between})
     canvas.update_yaxes(tickformat="~s", ticksuffix="B/s", labelalias={**aliases, "0B/s": "0"}, **place)
 
 
