@@ -197,6 +197,21 @@ def test_a_page_shows_the_outputs_of_the_same_text_only(tmp_path, monkeypatch):
     assert pages.kept(lesson) is None
 
 
+def test_a_page_names_the_cause_of_a_failed_run_and_its_cell():
+    spec = importlib.util.spec_from_file_location("lesson_pages", CHECKOUT / "docs" / "lesson_pages.py")
+    pages = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(pages)
+    cell = nbformat.v4.new_code_cell("a = 1\nraise ValueError('the wire is cut')")
+    with pytest.raises(nbclient.exceptions.CellExecutionError) as raised:
+        nbclient.NotebookClient(nbformat.v4.new_notebook(cells=[cell]), timeout=120, kernel_name="python3").execute()
+    cause = pages.cause(raised.value)
+    assert cause == "ValueError: the wire is cut (in the cell that begins with: a = 1)"
+    page = "\n\n".join(pages.myst(LESSONS[0], None, cause))
+    assert cause in page
+    assert pages.NOT_RUN not in page
+    assert pages.cause(RuntimeError("")) == "RuntimeError"
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)
