@@ -1,11 +1,14 @@
 """Sphinx: every page is a MyST text beside this file."""
 
 import inspect
+import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -13,7 +16,7 @@ import class_pages
 import click
 import lesson_pages
 from docutils import nodes
-from docutils.parsers.rst import Directive
+from docutils.parsers.rst import Directive, directives
 from sphinx import addnodes
 from sphinx.util import logging
 
@@ -91,34 +94,86 @@ class Remedies(Directive):
         return [items]
 
 
+FIGURES = Path(__file__).parent.parent / "build" / "figures"  # where the gallery's commands run and their files stay
+SNIPPETS = {path.name: path for path in (Path(__file__).parent / "snippets").glob("gallery-*.py")}  # of its commands
+COMMAND_S = 60
+
+
 class CommandFigure(Directive):
     """``viakit-figure``: a command, and the figure that it draws when the documentation is built.
 
     The figure is kept in build/figures/ and drawn again if it is removed. Its lines have the colour of the page's text.
+    The option ``by`` names the command's option for the file (default --plot). ``output`` also shows what it prints.
     """
 
     required_arguments = 1
     final_argument_whitespace = True
+    option_spec: ClassVar = {"by": directives.unchanged, "output": directives.positive_int}
+    draws = True
 
     def run(self) -> list[nodes.Node]:
-        """Return the command and its figure."""
+        """Return the command, the text that it prints and its figure."""
         command = " ".join(self.arguments[0].split())
-        name = re.sub("[^a-z0-9]+", "-", command.lower())[:100].strip("-") + ".svg"
-        path = Path(__file__).parent.parent / "build" / "figures" / name
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            words = [sys.executable, "-m", *shlex.split(command), "--plot", str(path)]
-            try:
-                # There, because in the checkout Python would import the sources and not the installed package.
-                done = subprocess.run(words, capture_output=True, text=True, timeout=40, check=False, cwd=path.parent)
-                lines = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
-            except subprocess.TimeoutExpired:
-                lines = ["it took longer than 40 s"]
-            if not path.exists():
-                text = f"This machine did not draw the figure: {lines[-1]}"
-                return [nodes.literal_block(command, command, language="sh"), nodes.paragraph("", text)]
-        picture = nodes.raw("", plot.inline(path.read_bytes(), command), format="html")
-        return [nodes.literal_block(command, command, language="sh"), picture]
+        path = FIGURES / (re.sub("[^a-z0-9]+", "-", command.lower())[:100].strip("-") + ".svg")
+        printed = path.with_suffix(".txt")
+        failed = "" if (path if self.draws else printed).exists() else self._make(command, path, printed)
+        found: list[nodes.Node] = [nodes.literal_block(command, command, language="sh")]
+        if failed:
+            return [*found, nodes.paragraph("", failed)]
+        if "output" in self.options and printed.exists():
+            text = clipped(printed.read_text(encoding="utf-8"), self.options["output"])
+            found.append(nodes.literal_block(text, text, language="text", classes=["command-output"]))
+        if self.draws:
+            found.append(nodes.raw("", plot.inline(path.read_bytes(), command), format="html"))
+        return found
+
+    def _make(self, command: str, path: Path, printed: Path) -> str:
+        """Run the command, and return why it made no figure or text, or an empty string."""
+        FIGURES.mkdir(parents=True, exist_ok=True)
+        words = [sys.executable, "-m", *shlex.split(command)]
+        for name in filter(SNIPPETS.__contains__, words):
+            shutil.copy(SNIPPETS[name], FIGURES)
+        if self.draws:  # before the words of another command, if there is one: trace ends its options there
+            place = words.index("viakit", 3) if "viakit" in words[3:] else len(words)
+            words[place:place] = [self.options.get("by", "--plot"), str(path)]
+        environment = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1"}
+        environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+        try:
+            # There, because in the checkout Python would import the sources and not the installed package.
+            done = subprocess.run(
+                words, capture_output=True, text=True, timeout=COMMAND_S, check=False, cwd=FIGURES, env=environment
+            )
+        except subprocess.TimeoutExpired:
+            return f"This machine did not finish the command in {COMMAND_S} s."
+        made = path.exists() if self.draws else bool(done.stdout.strip())
+        if not made:
+            lines = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
+            return f"This machine did not {'draw the figure' if self.draws else 'print the text'}: {lines[-1]}"
+        printed.write_text(done.stdout.replace(str(FIGURES) + os.sep, ""), encoding="utf-8")
+        return ""
+
+
+class CommandOutput(CommandFigure):
+    """``viakit-output``: a command, and the text that it prints when the documentation is built.
+
+    The option ``output`` is the largest number of lines to show (default 40). Files that the command writes stay in
+    build/figures/, so a later command may read them.
+    """
+
+    draws = False
+
+    def run(self) -> list[nodes.Node]:
+        """Return the command and its text."""
+        self.options.setdefault("output", 40)
+        return super().run()
+
+
+def clipped(text: str, most: int) -> str:
+    """Return the first lines of a text, without empty lines at its ends, and how many lines are left out."""
+    lines = [line.rstrip() for line in text.strip("\n").splitlines()]
+    if len(lines) > most:
+        lines[most:] = [f"... ({len(lines) - most} more lines)"]
+    return "\n".join(lines)
 
 
 def attribute_text(app: object, what: str, name: str, attribute: object, options: object, lines: list[str]) -> None:
@@ -175,4 +230,5 @@ def setup(app: object) -> None:
     app.connect("env-get-outdated", lesson_pages.outdated)
     app.add_directive("viakit-commands", CommandHelp)
     app.add_directive("viakit-figure", CommandFigure)
+    app.add_directive("viakit-output", CommandOutput)
     app.add_directive("viakit-remedies", Remedies)

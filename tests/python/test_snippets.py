@@ -26,11 +26,13 @@ LIMIT_S = 100
 # How a program is run, if not alone: the words before its name.
 BEFORE = {
     "comm-sum": ["-m", "viakit", "run", "-n", "3"],
+    "gallery-inspect": ["-m", "viakit", "run", "-n", "2"],
     "onesided-put": ["-m", "viakit", "run", "-n", "2"],
     "running-exchange": ["-m", "viakit", "run", "-n", "2"],
 }
 # The output of a program that its page requires.
 SAYS = {
+    "gallery-inspect": r"NIC ",
     "inspect-tables": r"NIC loop",
     "lessons-ranks": r"^\['3', '3'\]$",
     "onesided-put": r"RDMA writes at the origin: 1\n|messages handled at the target: 0\n",
