@@ -26,7 +26,6 @@ LIMIT_S = 100
 # How a program is run, if not alone: the words before its name.
 BEFORE = {
     "comm-sum": ["-m", "viakit", "run", "-n", "3"],
-    "gallery-inspect": ["-m", "viakit", "run", "-n", "2"],
     "onesided-put": ["-m", "viakit", "run", "-n", "2"],
     "running-exchange": ["-m", "viakit", "run", "-n", "2"],
 }
