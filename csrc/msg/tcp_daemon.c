@@ -97,6 +97,14 @@ static int take_handover(struct td_plan *p, int fd, const uint8_t nonce[TD_NONCE
     return taken;
 }
 
+/* Whether a caller belongs to the user of the job. Others could keep the daemon busy by silence. */
+static int is_same_user(int fd)
+{
+    struct ucred caller;
+    socklen_t len = sizeof caller;
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &caller, &len) == 0 && caller.uid == geteuid();
+}
+
 /* Each caller gets a nonce, and replies at once with its handovers. Returns 0, or -1 after HANDOVER_FOR. */
 static int accept_handovers(struct td_plan *p, int n_expected)
 {
@@ -111,7 +119,7 @@ static int accept_handovers(struct td_plan *p, int n_expected)
         if (poll(&one, 1, 100) <= 0 || (fd = accept(p->listener, NULL, NULL)) < 0)
             continue;
         setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-        if (vk_random_bytes(nonce, sizeof nonce) == 0 &&
+        if (is_same_user(fd) && vk_random_bytes(nonce, sizeof nonce) == 0 &&
             send(fd, nonce, sizeof nonce, MSG_NOSIGNAL) == (ssize_t)sizeof nonce)
             while ((n = take_handover(p, fd, nonce)) > 0)
                 n_expected -= n;
@@ -336,8 +344,11 @@ void td_run(struct td_plan *p)
         next = left == 0 && linger < next ? linger : next;
         prepare_polls(p);
         int ms = next == VK_NEVER ? -1 : next <= now ? 0 : (int)((next - now + VK_MS - 1) / VK_MS);
-        if (poll(p->polls, (nfds_t)p->n_streams + 1, ms) < 0)
-            continue; /* a signal */
+        if (poll(p->polls, (nfds_t)p->n_streams + 1, ms) < 0) {
+            if (errno == EINTR)
+                continue;
+            return; /* more streams than descriptors are permitted */
+        }
         for (int i = 0; i < p->n_streams; i++) {
             struct td_stream *s = &p->streams[i];
             if (p->polls[i].revents == 0 || p->polls[i].fd < 0)

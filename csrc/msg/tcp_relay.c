@@ -8,7 +8,8 @@
  *      all ranks      close the connections of tcp_meet.c
  *
  * The daemon is no child of a rank, so the death of its first rank does not affect the others. It ends with the last of
- * its ranks, and is called viakit- and 8 characters of the job's name. The Unix socket has a name that the kernel chooses, outside the file system, so it cannot be left behind.
+ * its ranks, and is called viakit- and 8 characters of the job's name. The Unix socket has a name that the kernel chooses,
+ * outside the file system, so it cannot be left behind.
  */
 #include "msg/tcp_daemon.h"
 
