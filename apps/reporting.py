@@ -301,7 +301,8 @@ def write_report(
         ranks, cores = len(median.ranks), _cores()
         if ranks > cores:
             console.print(
-                f"{ranks} ranks on {cores} cores of {socket.gethostname()}: CPU says what a rank's work was, not wall"
+                f"{ranks} ranks on {cores} cores of {socket.gethostname()}: compare CPU times, because wall times "
+                "contain waits for a core"
             )
         if not complete:
             console.print("this run was not finished; the measurements so far are shown", style="yellow")

@@ -117,7 +117,8 @@ class CommandFigure(Directive):
         path = FIGURES / (re.sub("[^a-z0-9]+", "-", command.lower())[:100].strip("-") + ".svg")
         printed = path.with_suffix(".txt")
         failed = "" if (path if self.draws else printed).exists() else self._make(command, path, printed)
-        found: list[nodes.Node] = [nodes.literal_block(command, command, language="sh")]
+        shown = self._with_picture(command) if "by" in self.options else command
+        found: list[nodes.Node] = [nodes.literal_block(shown, shown, language="sh")]
         if failed:
             return [*found, nodes.paragraph("", failed)]
         if "output" in self.options and printed.exists():
@@ -126,6 +127,12 @@ class CommandFigure(Directive):
         if self.draws:
             found.append(nodes.raw("", plot.inline(path.read_bytes(), command), format="html"))
         return found
+
+    def _with_picture(self, command: str) -> str:
+        """Return the command with the option that draws: before the words of another command, if there is one."""
+        first, another, rest = command[1:].partition("viakit ")
+        option = f"{self.options['by']} picture.svg"
+        return f"{command[0]}{first.rstrip()} {option}{' ' if another else ''}{another}{rest}"
 
     def _make(self, command: str, path: Path, printed: Path) -> str:
         """Run the command, and return why it made no figure or text, or an empty string."""
@@ -149,7 +156,9 @@ class CommandFigure(Directive):
         if not made:
             lines = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
             return f"This machine did not {'draw the figure' if self.draws else 'print the text'}: {lines[-1]}"
-        printed.write_text(done.stdout.replace(str(FIGURES) + os.sep, ""), encoding="utf-8")
+        # A command that passes on the output of another one prints its own text on standard error.
+        text = done.stdout if done.stdout.strip() else done.stderr
+        printed.write_text(text.replace(str(FIGURES) + os.sep, ""), encoding="utf-8")
         return ""
 
 
