@@ -294,13 +294,15 @@ def machines(folder: Path, boot: Boot, limit_s: float = 60.0) -> Iterator[list[M
     how = accelerator(boot)
     deadline = time.monotonic() + limit_s
     both: list[Machine] = []
-    before = os.environ.get("VIAKIT_SSH")
+    before = {name: os.environ.get(name) for name in ("VIAKIT_SSH", "VIAKIT_CUT_S")}
     try:
         both += [Machine(index, folder, boot, how) for index in range(2)]
         for machine in both:
             machine.wait(deadline)
         _configure_ssh(both, folder)
         os.environ["VIAKIT_SSH"] = f"ssh -F {folder}/config"
+        if how != "kvm":
+            os.environ["VIAKIT_CUT_S"] = "10"  # the kernel of an emulated machine may stand still for seconds
         for machine in both:
             machine.connect()
         for machine in both:
@@ -311,7 +313,8 @@ def machines(folder: Path, boot: Boot, limit_s: float = 60.0) -> Iterator[list[M
     finally:
         for machine in both:
             machine.kill()
-        if before is None:
-            os.environ.pop("VIAKIT_SSH", None)
-        else:
-            os.environ["VIAKIT_SSH"] = before
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
