@@ -8,10 +8,10 @@
  *      model.c     packet sizes (public: model.h)
  *      classic.c   bip.h for C programs; launch.c connects these programs to their job
  *
- * Every pair of ranks has one VI, at reliable delivery unless the job is `unreliable` (progress.c). Its receive queue is BIP's queue for short messages: n_slots
- * buffers of the size of the longest short message. A message stays in its buffer until the program receives it. The
- * sender has a credit for each buffer and stops without one. So no message is dropped, and memory does not grow with
- * messages.
+ * Every pair of ranks has one VI, at reliable delivery unless the job is `unreliable` (progress.c). Its receive queue
+ * is BIP's queue for short messages: n_slots buffers of the size of the longest short message. A message stays in its
+ * buffer until the program receives it. The sender has a credit for each buffer and stops without one. So no message
+ * is dropped, and memory does not grow with messages.
  *
  *      SHORT   head, data                   costs a credit, which returns when the program has received the message
  *      REQUEST head with the length         a long message, costs a credit until its receive has been found
