@@ -94,6 +94,8 @@ struct msg_channel {
 
     /* A NIC (VIP_NIC_HANDLE) that allocates memory which other ranks of this host can map. NULL: no NIC is open. */
     void *(*nic)(msg_world *w);
+    /* Adds the counters of all NICs: values[VIAKIT_N_COUNTERS]. NULL: the channel does not report them. */
+    void (*nic_counters)(msg_world *w, uint64_t *values);
     /* Drops cached registrations that overlap the range. */
     void (*forget)(msg_world *w, const void *buf, size_t len);
     int (*expose)(msg_world *w, void *buf, size_t len, msg_exposed *exposed);

@@ -379,6 +379,9 @@ typedef enum {
 
 void msg_counters(msg_world *world, uint64_t *values); /* values[MSG_N_COUNTERS] */
 const char *msg_counter_name(int counter);             /* NULL past the end */
+/* Sums of the counters of the channel's NICs: values[VIAKIT_N_COUNTERS] of viakit.h. Returns 1, or 0 if the channel
+ * reports none. */
+int msg_nic_counters(msg_world *world, uint64_t *values);
 
 #ifdef __cplusplus
 }

@@ -473,6 +473,18 @@ static void *any_nic(msg_world *w)
     return net->ports[0] ? net->ports[0]->nic : net->ports[1]->nic;
 }
 
+static void nic_counters(msg_world *w, uint64_t *values)
+{
+    VIP_UINT64 one[VIAKIT_N_COUNTERS];
+    for (int i = 0; i < 2; i++) {
+        const struct peers_port *port = vc_of(w)->net.ports[i];
+        if (port == NULL || viakit_nic_counters(port->nic, one) != VIP_SUCCESS)
+            continue;
+        for (int k = 0; k < VIAKIT_N_COUNTERS; k++)
+            values[k] += one[k];
+    }
+}
+
 static void channel_forget(msg_world *w, const void *buf, size_t len)
 {
     peers_forget(&vc_of(w)->net, buf, len);
@@ -542,6 +554,7 @@ const struct msg_channel msg_channel_via = {
     .can_get = can_get,
     .outstanding = outstanding,
     .nic = any_nic,
+    .nic_counters = nic_counters,
     .forget = channel_forget,
     .expose = expose,
     .hide = hide,

@@ -79,6 +79,18 @@ void msg_counters(msg_world *w, uint64_t *values)
     msg_unlock(w);
 }
 
+int msg_nic_counters(msg_world *w, uint64_t *values)
+{
+    memset(values, 0, VIAKIT_N_COUNTERS * sizeof *values);
+    if (!msg_enter(w))
+        return 0;
+    int reported = w->channel && w->channel->nic_counters;
+    if (reported)
+        w->channel->nic_counters(w, values);
+    msg_unlock(w);
+    return reported;
+}
+
 /* The first function that detects an error writes its text; callers return the code. The text belongs to the world,
  * not to the thread. With several threads in one world it is the text of the latest failure. */
 int msg_fail(msg_world *w, int code, const char *format, ...)

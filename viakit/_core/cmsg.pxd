@@ -112,6 +112,7 @@ cdef extern from "msg/msg.h" nogil:
     void msg_failures_ack(msg_world *world)
     void msg_counters(msg_world *world, uint64_t *values)
     const char *msg_counter_name(int counter)
+    int msg_nic_counters(msg_world *world, uint64_t *values)
 
 cdef extern from "msg/calibration.h" nogil:
     int msg_calibration_path(const char *link, char *path, size_t room)

@@ -265,6 +265,12 @@ cdef class MsgWorld:
         msg_counters(self._w, values)
         return {_text(msg_counter_name(i)): values[i] for i in range(MSG_N_COUNTERS)}
 
+    def nic_counters(self):
+        """Return the sums of the counters of the channel's NICs by name; empty if the channel reports none."""
+        cdef uint64_t values[VIAKIT_N_COUNTERS]
+        self._open()
+        return dict(_counters(values)) if msg_nic_counters(self._w, values) else {}
+
     def failures(self):
         """Return the ranks that are known to have failed."""
         cdef int *ranks

@@ -333,10 +333,12 @@ class Win(Handle, Access, Synchronisation, HasAttributes, HasErrhandler, _core.R
         """Return the counters of the engine that serves this window, and others of the same ranks, by name.
 
         ``puts`` and ``gets`` count RDMA writes and reads that this rank began, ``active_sent`` and ``active_received``
-        active messages. mpi4py has no such method.
+        active messages. The counters of the engine's NICs follow, such as ``nic_bytes_copied``: the engine does not
+        count what a NIC copies. mpi4py has no such method.
         """
-        found: dict[str, int] = self._window().core.service.world.counters()
-        return found
+        world = self._window().core.service.world
+        found: dict[str, int] = world.counters()
+        return found | {f"nic_{name}": value for name, value in world.nic_counters().items()}
 
     def Get_group(self) -> Group:
         """Return the group of the window's ranks."""

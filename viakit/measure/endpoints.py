@@ -167,7 +167,7 @@ class Protocol:
     @property
     def counts_frames(self) -> bool:
         """Whether its frames, acknowledgements and retransmissions are counted: those of viakit's NICs, and of udp."""
-        return self.base.startswith(("via-", "bip-")) or self.base == "udp"
+        return self.base.startswith(("via-", "bip-")) or self.base in ("udp", "put-via", "get-via")
 
     @property
     def spins_in_loop(self) -> bool:

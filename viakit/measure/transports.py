@@ -395,12 +395,13 @@ class WindowTransport(Transport):
     def counters(self) -> dict[str, int]:
         """Return the counters of viakit's windows. A window of an MPI library has none.
 
-        Their names begin with ``msg_``, as in the other endpoints on the engine: the engine does not count what its
-        NIC copies, so its ``copies`` and ``bytes_copied`` are not those of a message.
+        The NIC's counters have their own names, because the NIC moves the data. Those of the engine begin with
+        ``msg_``, as in the other endpoints on the engine.
         """
         if self.win is None or not hasattr(self.win, "counters"):
             return {}
-        return {f"msg_{name}": value for name, value in self.win.counters().items()}
+        found = self.win.counters().items()
+        return {name[4:] if name.startswith("nic_") else f"msg_{name}": value for name, value in found}
 
 
 class ViaTransport(Transport):
