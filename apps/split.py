@@ -18,7 +18,7 @@ __all__ = ["COLOURS", "STRIPES", "WORDS", "Split", "fill", "html", "splits"]
 
 # Okabe and Ito's colours, from dark to light, so that the bars also differ in grey.
 COLOURS = {
-    "compute": "#4D4D4D",
+    "compute": "#4C4C4C",
     "send": "#0072B2",
     "receive": "#D55E00",
     "wait": "#E69F00",

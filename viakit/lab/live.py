@@ -9,12 +9,12 @@ from typing import Any, TypeVar
 
 from viakit.lab import _front
 from viakit.measure import plot
-from viakit.measure.look import INK, ON_DARK, ON_LIGHT, PALETTE, Look, looks
+from viakit.measure.look import ON_DARK, ON_LIGHT, PALETTE, Look, looks
 
 __all__ = ["Bars", "Curves"]
 
 _PERIOD_S = 0.2  # least time between two drawings
-_FIXED = {"computing": INK}  # as in the bars of viakit.apps.split
+_FIXED = {"computing": "#4C4C4C"}  # as in the bars of viakit.apps.split; INK would become the page's colour
 _HATCHES = ("", "///", "...", "xxx", "---", "+++", "ooo")  # so that parts differ in grey, too
 _NARROW = 0.06  # a part below this share of the axis has no number
 

@@ -22,11 +22,9 @@ __all__ = [
 
 # Plotly writes the colour of text into each element. These rules replace it by the page's.
 STYLE = (
-    ".js-plotly-plot [class$=tick] text, .js-plotly-plot text:is([class$=title], .legendtext) "
+    ".js-plotly-plot [class$=tick] text, .js-plotly-plot text:is([class$=title], .legendtext, .annotation-text) "
     "{ fill: var(--jp-ui-font-color1, var(--vscode-editor-foreground, currentColor)) !important; }"
 )
-_BRIGHT = ".js-plotly-plot .annotation-text { filter: brightness(1.6); }"  # dark colours on a dark page
-STYLE += f' body[data-jp-theme-light="false"] {_BRIGHT}'
 CSS = f"<style>{STYLE}</style>"
 _GREY = "rgba(128, 128, 128, 0.3)"
 _TEXT = "#777777"  # where the style does not apply: readable on white and on black
@@ -91,8 +89,8 @@ def end_labels(
                 "y": math.log10(y) if log_y else y,
                 "yref": f"y{'' if column == 1 else column}",
                 "yshift": (to - at) * height,
-                "text": f"{look.sign} {escape(label)}",
-                "font": {"color": look.on_page, "size": 12},
+                "text": f'<span style="color:{look.on_page}">{look.sign}</span> {escape(label)}',
+                "font": {"size": 12},
                 "name": "end",
             }
         )
@@ -239,6 +237,5 @@ def figure(
 def html(documents: Sequence[Document], *, whole: bool = True, **kw: Any) -> str:
     """Return an HTML page (or, with *whole* False, a <div> for one) that draws without network."""
     page = str(figure(documents, **kw).to_html(full_html=whole, include_plotlyjs=True, config={"displaylogo": False}))
-    dark = f"@media (prefers-color-scheme: dark) {{ body:not([data-jp-theme-light]) {_BRIGHT} }}"
-    theme = f"<style>:root {{ color-scheme: light dark; }} {STYLE} {dark}</style>"
+    theme = f"<style>:root {{ color-scheme: light dark; }} {STYLE}</style>"
     return page.replace("<head>", f"<head>{theme}", 1) if whole else theme + page

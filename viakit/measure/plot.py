@@ -281,7 +281,8 @@ def names_at_lines(ax: Any, size: float = 9.0) -> None:
 
     Call it after the scales are set. Curves whose name begins with an underscore get none.
     """
-    ax.get_xlim(), ax.get_ylim()  # forces the scaling of the axes
+    ax.set_xlim(ax.get_xlim())  # The heights below hold for these limits, which the markers beside the axes would move.
+    ax.set_ylim(ax.get_ylim())
     handles = [getattr(one, "lines", (one,))[0] for one in ax.get_legend_handles_labels()[0]]
     names = ax.get_legend_handles_labels()[1]
     lines = [one for one in handles if len(one.get_xdata())]

@@ -76,7 +76,7 @@ EXERCISES = (
         ("mended",),
         _bar,
         (
-            "bar[0] and bar[-1] are the neighbours' cells. Which are the own outermost ones?",
+            "bar[0] and bar[-1] are the neighbours' cells. Which cells are the outermost ones of the rank itself?",
             "Send pieces of one cell, such as bar[1:2], and receive into bar itself, not into a copy.",
         ),
         '''
