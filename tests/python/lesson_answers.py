@@ -42,6 +42,14 @@ def together(n, steps):                # each rank computes the whole bar
     return bar[1 + rank * n // size :][: n // size]
 """
 
+PUT = """
+def put(client, memory):
+    memoryview(memory)[600:606] = b"viakit"
+    client.post_send(via.Descriptor.rdma_write(memory[600:606], {}))
+    {}
+"""
+WAIT = "client.send_wait(timeout_s=10)"
+
 SHIFT = "def shift(win, value):\n    {}"
 BACK = "win.Fence()\n    win.Put(value, (rank - 1) % size)\n    win.Fence()"
 
@@ -61,7 +69,7 @@ REFUSED = {
     1: {
         1: [
             ("segments = 44", "forgets all headers"),
-            ("segments = 45", "forgets the time stamps alone"),
+            ("segments = 45", "without the 12 bytes of time stamps, or if you round down"),
             ("segments = 45.26", "round up"),
             ("segments = 0", "too small"),
         ],
@@ -80,15 +88,20 @@ REFUSED = {
                 "    client.send_wait(timeout_s=10)",
                 "expected b'viakit'",
             ),
+            ("def put(client, memory):\n    client.send(b'viakit')", "0 RDMA writes"),
+            (PUT.format("memory.address + 3500, memory.handle + 1", WAIT), "needs memory.handle"),
+            (PUT.format("3500, memory.handle", WAIT), "an address that counts from memory.address"),
+            (PUT.format("memory.address + 3500, memory.handle", "pass"), "when put() returned, offset 3500 had"),
         ],
         2: [("can_arrive, waiting = 3, 1", "can_arrive = 3"), ("can_arrive, waiting = 2, 0", "waiting = 0")],
         3: [
             ("gathered = [memory[0:2], memory[10:12], memory[20:22]]", "expected a descriptor"),
             ("gathered = via.Descriptor.send(memory[0:6])", "the message was"),
+            ("gathered = via.Descriptor.send(memory[0:4096])", "no message arrived that fits"),
         ],
     },
     3: {
-        1: [("frames = 11", "11 would be right"), ("frames = 1", "too small")],
+        1: [("frames = 11", "11 frames hold 11 x 1440 = 15,840 bytes; round up"), ("frames = 1", "too small")],
         2: [("fewer = 1000000", "too large"), ("fewer = 0", "too small")],
         3: [("times_more = 100", "too large"), ("times_more = 'poll'", "expected a number")],
     },
@@ -97,11 +110,14 @@ REFUSED = {
             ("best = lambda n: 1500", "times the least time"),
             ("best = lambda n: n", "times the least time"),
             ("best = lambda n: 'large'", "expected a packet size"),
+            ("best = lambda n: True", "expected a packet size"),
+            ("best = lambda n: float('nan')", "expected a packet size"),
         ],
         2: [
             ("copies_short, copies_long = 0, 0", "too small"),
             ("copies_short, copies_long = 1, 1", "copies of BIP's header"),
             ("copies_short, copies_long = 2, 2", "copies_long = 2"),
+            ("copies_short, copies_long = 3, 1", "copies_short = 3 is too large"),
             (
                 "copies_short, copies_long = lessons.per_message(result, 'bip-shm', 'bytes_copied', 64) / 64, 9",
                 "copies_long = 9",
@@ -239,6 +255,9 @@ REFUSED = {
 
 # Answers beside the solution that the checks must accept, by lesson and exercise.
 ACCEPTED = {
-    4: {2: ["copies_short, copies_long = 2, 1", "copies_short, copies_long = 2.75, 1"]},
-    5: {3: ["policy = 'eager_limit=4K'"]},
+    4: {
+        1: ["def best(n):\n    return np.int64(min(n, round((n * packet / (fill - byte)) ** 0.5)))"],
+        2: ["copies_short, copies_long = 2, 1", "copies_short, copies_long = 2.75, 1"],
+    },
+    5: {3: ["policy = 'eager_limit=4K'", "policy = 'via,eager_limit=4K'"]},
 }

@@ -5,8 +5,9 @@ import pkgutil
 import re
 
 import pytest
+from lesson_answers import REFUSED
 
-from viakit import _core
+from viakit import _core, via
 from viakit.lab import exercises, lessons, tutor
 
 MODULES = [module.name for module in pkgutil.iter_modules(exercises.__path__) if module.name.startswith("lesson_")]
@@ -42,6 +43,27 @@ def test_a_solution_is_shown_after_an_attempt(names):
     assert solution in repr(lessons.reveal(1))
     exec(solution, names)
     assert lessons.check(1)
+
+
+@pytest.mark.parametrize("exercise", [1, 3])
+def test_the_right_answer_passes_after_each_wrong_one(names, exercise):
+    """A wrong request of lesson 2 breaks its connection, or leaves a completion. The next attempt has another one."""
+    lessons.begin(2)
+    with via.Nic("loop:attempts") as nic, nic.create_region(4096, rdma_write=True) as memory:
+        names.update(via=via, nic=nic, memory=memory)
+        for wrong, reason in REFUSED[2][exercise]:
+            exec(wrong, names)
+            assert reason in repr(lessons.check(exercise))
+            for _ in range(2):
+                exec(tutor.exercises_of(2)[exercise].solution, names)
+                assert lessons.check(exercise), wrong
+        assert not nic.snapshot()["vis"], "the VIs of the checks are destroyed"
+
+
+def test_a_share_of_zero_has_no_ratio(names):
+    lessons.begin(8)
+    names.update(again={"selective": 0.0, "go_back_n": 0.1}, times_more=1.0)
+    assert "selective repeat retransmitted no frame in this run, so there is no ratio" in repr(lessons.check(3))
 
 
 def test_what_is_missing_is_said(names):

@@ -12,7 +12,7 @@ from viakit import _core, via
 from viakit.lab import lessons
 from viakit.lab.tutor import Names, Wrong, text_of
 
-__all__ = ["COUNTED", "command", "connected", "counter", "known_policy", "on_ranks"]
+__all__ = ["COUNTED", "command", "connected", "counter", "joined", "known_policy", "on_ranks"]
 
 #: Source for :func:`on_ranks`: `comm` counts what the answer sends, refuses collectives; `_comm` is the whole one.
 COUNTED = """
@@ -76,18 +76,24 @@ def known_policy(names: Names, answer: str, channel: str) -> str:
 
 
 @contextlib.contextmanager
+def joined(nic: via.Nic, **options: Any) -> Iterator[tuple[via.Vi, via.Vi]]:
+    """Yield two new VIs of a NIC in memory, connected to each other: client and server."""
+    with nic.create_vi(**options) as client, nic.create_vi(**options) as server:
+        joining = threading.Thread(target=lambda: client.connect(nic.address / "check", timeout_s=10, retry=True))
+        joining.start()
+        nic.connect_wait("check", timeout_s=10).accept(server)
+        joining.join()
+        yield client, server
+
+
+@contextlib.contextmanager
 def connected(name: str, **options: Any) -> Iterator[tuple[via.Nic, Any, via.Vi, via.Vi]]:
     """Yield a NIC in memory, a region of 256 bytes, and two connected VIs: client and server."""
     with (
         via.Nic(f"loop:{name}") as nic,
         nic.create_region(256) as memory,
-        nic.create_vi(**options) as client,
-        nic.create_vi(**options) as server,
+        joined(nic, **options) as (client, server),
     ):
-        joining = threading.Thread(target=lambda: client.connect(nic.address / "desk", timeout_s=10, retry=True))
-        joining.start()
-        nic.connect_wait("desk", timeout_s=10).accept(server)
-        joining.join()
         yield nic, memory, client, server
 
 

@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 from viakit import via
-from viakit.lab.exercises.common import connected
+from viakit.errors import CompletionError
+from viakit.lab.exercises.common import connected, joined
 from viakit.lab.tutor import Exercise, Names, Wrong, number_of
 
 __all__ = ["EXERCISES"]
 
 
 def _put(names: Names) -> str:
-    memory, nic = names.memory, names.nic
-    memoryview(memory)[3500:3506] = bytes(6)
-    before = nic.counters
-    names.put(names.client, memory)
-    spent = nic.counters - before
+    nic = names.nic  # an answer may poll it by its name in the notebook
+    # A wrong answer breaks the connection or leaves a completion, so each attempt has a connection of its own.
+    with nic.create_region(4096, rdma_write=True) as memory, joined(nic, rdma_write=True) as (client, _):
+        before = nic.counters
+        try:
+            names.put(client, memory)
+        except CompletionError:
+            raise Wrong(
+                "the peer refused the request and ended the connection; "
+                "an RDMA write there needs memory.handle, and an address that counts from memory.address"
+            ) from None
+        spent = nic.counters - before
+        written = bytes(memory[3500:3506])
     if spent["rdma_writes_sent"] != 1:
         raise Wrong(f"{spent['rdma_writes_sent']} RDMA writes were sent; expected one")
     if spent["messages_sent"] != 1:
         raise Wrong("a message was sent, too; the bytes should travel by the RDMA write alone")
-    if bytes(memory[3500:3506]) != b"viakit":
-        raise Wrong(f"at offset 3500 there is {bytes(memory[3500:3506])!r}; expected b'viakit'")
+    if written != b"viakit":
+        raise Wrong(f"when put() returned, offset 3500 had {written!r}; expected b'viakit'")
     return "One write, and no receive."
 
 
@@ -45,17 +54,22 @@ def _queue(names: Names) -> str:
 
 
 def _gathered(names: Names) -> str:
-    gathered, memory, server, nic = names.gathered, names.memory, names.server, names.nic
+    gathered, memory, nic = names.gathered, names.memory, names.nic
     if not isinstance(gathered, via.Descriptor):
         raise Wrong(f"gathered is {gathered!r}; expected a descriptor, made by via.Descriptor.send")
-    server.post_recv(via.Descriptor.recv(memory[2048:2100]))
-    before = nic.counters
-    names.client.post_send(gathered)
-    names.client.send_wait(timeout_s=10)
-    length = server.recv_wait(timeout_s=10).length
+    memoryview(memory)[:32] = bytes(range(97, 129))  # all different, so that other pieces are another message
+    with joined(nic) as (client, server):  # a connection of its own, because an earlier attempt may have broken one
+        server.post_recv(via.Descriptor.recv(memory[2048:4096]))
+        before = nic.counters
+        client.post_send(gathered)
+        client.send_wait(timeout_s=10)
+        if (nic.counters - before)["messages_sent"] != 1:
+            raise Wrong("expected exactly one message")
+        try:
+            length = server.recv_wait(timeout_s=1).length
+        except (TimeoutError, CompletionError):
+            raise Wrong("no message arrived that fits into the 2048 bytes of the receive") from None
     parts = b"".join(bytes(memory[i : i + 2]) for i in (0, 10, 20))
-    if (nic.counters - before)["messages_sent"] != 1:
-        raise Wrong("expected exactly one message")
     if bytes(memory[2048 : 2048 + length]) != parts:
         raise Wrong(f"the message was {bytes(memory[2048 : 2048 + length])!r}; expected {parts!r}")
     return "Three pieces, one message."

@@ -9,10 +9,12 @@ __all__ = ["EXERCISES"]
 
 
 def _frames(names: Names) -> str:
-    if number_of(names, "frames") == -(-16384 // 1500):
-        raise Wrong("11 would be right if a frame of MTU 1500 held 1500 bytes of the message; it holds 1440")
+    if number_of(names, "frames") == 16384 // 1440:
+        raise Wrong("11 frames hold 11 x 1440 = 15,840 bytes; round up.")
     close_to(names, "frames", 12, 0.001, "Divide 16384 by 1440 and round up")
     seen = counter(names.result, names.VIA, "frames_sent", 16384)
+    if names.wire.hosts != "testbed":
+        return f"12. On this host a frame holds up to 64 KiB, so the counter has {seen:.1f}."
     if seen < 0.95 * 12:
         raise Wrong(f"the counter says {seen:.1f} frames per message: was the MTU changed?")
     return f"12; the counter says {seen:.1f}, with acknowledgements that travel alone."

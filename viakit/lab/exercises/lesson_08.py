@@ -43,7 +43,12 @@ def _level(names: Names) -> str:
 
 
 def _factor(names: Names) -> str:
-    expected = names.again["go_back_n"] / max(names.again["selective"], 1e-12)
+    if not names.again["selective"]:
+        raise Wrong(
+            "selective repeat retransmitted no frame in this run, so there is no ratio: "
+            "increase `seconds` in the first cell, and run that cell and the measurement again"
+        )
+    expected = names.again["go_back_n"] / names.again["selective"]
     close_to(names, "times_more", expected, 0.02, "Divide the share of go_back_n by that of selective, both in `again`")
     return "Go-back-N drops frames that it could have kept, and retransmits them."
 
