@@ -25,6 +25,8 @@ def _trips(names: Names) -> str:
 
 def _policy(names: Names) -> str:
     policy = known_policy(names, "policy", "via")
+    if names.wire.hosts == "local" and "eager_limit_local=" not in policy:
+        policy += ",eager_limit_local=-1"  # the threshold between ranks of one host becomes that of the answer
     words = f"sweep msg-via --policy {policy} --sizes 2K,16K {names.where} --seconds {names.seconds}"
     one = command(words)
     if counter(one, "msg-via", "msg_eager_sent", 2048) < 0.9:
@@ -57,6 +59,6 @@ EXERCISES = (
             "A policy is a name and changes, separated by commas: see the cells above.",
             "Between which sizes is the threshold?",
         ),
-        'policy = "via,eager_limit=4K"',
+        'policy = "via,eager_limit=4K,eager_limit_local=4K"',
     ),
 )
