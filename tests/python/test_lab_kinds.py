@@ -425,8 +425,8 @@ def test_labels_of_a_growing_panel_have_the_looks_of_their_curves():
         ends = [one for one in panel.figure.layout.annotations if one.name == "end"]
         assert len(ends) == len(lines) == len(series)
         for one in ends:
-            sign, _, name = one.text.partition(" ")
-            assert one.font.color == lines[name].line.color, name
+            colour, sign, name = re.fullmatch('<span style="color:(#[0-9A-F]{6})">(.)</span> (.+)', one.text).groups()
+            assert colour == lines[name].line.color, name
             assert look.SYMBOLS[{each[0]: marker for marker, each in look.SIGNS.items()}[sign]] == (
                 lines[name].marker.symbol
             ), name
