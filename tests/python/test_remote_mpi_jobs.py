@@ -1,5 +1,6 @@
 """Jobs of an MPI library on machines that ssh reaches: on their hosts, ended as a whole, and with nothing left."""
 
+import contextlib
 import json
 import os
 import signal
@@ -75,6 +76,26 @@ def file_of(folder, text):
     return path
 
 
+@contextlib.contextmanager
+def waiting_job(folder, flavour):
+    """Run four ranks on two hosts until all wait for each other; at the end viakit is killed if it still runs."""
+    words = ["-n", "4", "--hosts", "ssh:h0,h1", file_of(folder, WAITS), "-1", folder]
+    process = subprocess.Popen(
+        [VIAKIT, "run", "--protocol", f"mpi:{flavour}", *map(str, words)],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    try:
+        deadline = time.monotonic() + LIMIT_S
+        while not all((folder / str(rank)).exists() for rank in range(4)):
+            assert process.poll() is None, process.communicate()[0]
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
 @pytest.mark.parametrize("flavour", FLAVOURS)
 @pytest.mark.parametrize(
     ("options", "places"),
@@ -120,22 +141,9 @@ def test_a_rank_that_dies_ends_the_job(hosts, tmp_path, nothing_left, flavour, r
 @pytest.mark.parametrize("flavour", FLAVOURS)
 def test_nothing_is_left_of_a_job_that_is_stopped(hosts, tmp_path, nothing_left, flavour, number):
     needs.mpi_library(f"mpi:{flavour}")
-    words = ["-n", "4", "--hosts", "ssh:h0,h1", file_of(tmp_path, WAITS), "-1", tmp_path]
-    process = subprocess.Popen(
-        [VIAKIT, "run", "--protocol", f"mpi:{flavour}", *map(str, words)],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
-    try:
-        deadline = time.monotonic() + LIMIT_S
-        while not all((tmp_path / str(rank)).exists() for rank in range(4)):
-            assert process.poll() is None, process.communicate()[0]
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+    with waiting_job(tmp_path, flavour) as process:
         process.send_signal(number)
         process.communicate(timeout=LIMIT_S)
-    finally:
-        process.kill()
-        process.wait()
     assert process.returncode != 0
 
 
@@ -143,25 +151,12 @@ def test_nothing_is_left_of_a_job_that_is_stopped(hosts, tmp_path, nothing_left,
 def test_a_machine_that_is_lost_ends_the_job_and_is_named(hosts, folder, tmp_path, nothing_left, flavour):
     """The agent of h1 is killed, as by the end of its machine."""
     needs.mpi_library(f"mpi:{flavour}")
-    words = ["-n", "4", "--hosts", "ssh:h0,h1", file_of(tmp_path, WAITS), "-1", tmp_path]
-    process = subprocess.Popen(
-        [VIAKIT, "run", "--protocol", f"mpi:{flavour}", *map(str, words)],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
-    try:
-        deadline = time.monotonic() + LIMIT_S
-        while not all((tmp_path / str(rank)).exists() for rank in range(4)):
-            assert process.poll() is None, process.communicate()[0]
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+    with waiting_job(tmp_path, flavour) as process:
         there = marked(f"XDG_CACHE_HOME={folder}/cache_h1".encode())
         agents = [pid for pid, command in there.items() if "viakit.remote.agent" in command]
         for pid in agents:
             os.kill(pid, signal.SIGKILL)
         output, _ = process.communicate(timeout=LIMIT_S)
-    finally:
-        process.kill()
-        process.wait()
     assert process.returncode != 0
     assert "host h1" in output
 
