@@ -105,6 +105,27 @@ def test_a_rank_that_takes_long_to_end_is_waited_for(tmp_path, end):
     assert said in done.stderr
 
 
+@pytest.mark.parametrize("victim", ["comm.Abort(3)", "sys.exit(3)"])
+def test_a_rank_that_aborts_and_takes_long_to_end_is_waited_for(tmp_path, victim):
+    text = f"""
+        class Slow:
+            def flush(self):
+                time.sleep(1.5)  # longer than there is doubt
+
+        comm.barrier()
+        if comm.rank == {FIRST}:
+            sys.stdout = Slow()
+            comm.Abort(9)
+        try:
+            comm.allreduce(1)
+        except Exception:
+            {victim}
+        """
+    done = viakit_run(tmp_path, text)
+    assert done.returncode == 9, done.stderr
+    assert f"rank {FIRST} ended with exit status 9" in done.stderr, done.stderr
+
+
 def test_a_chain_of_exceptions_has_the_same_first_cause(tmp_path):
     text = f"""
         if comm.rank == {FIRST}:

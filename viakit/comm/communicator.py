@@ -252,7 +252,7 @@ class Comm(CommHandle, Copies, Flushes, Partitioned, Mitigation, Collectives, Ha
         from viakit.launch import bootstrap  # start-up time
 
         with contextlib.suppress(Exception):
-            bootstrap().leaving()
+            bootstrap().aborting()
             self.world.abort()
             bootstrap().abort(errorcode & 0xFF)
         os._exit(errorcode & 0xFF)

@@ -155,9 +155,14 @@ class Job:
         if self._notifier is not None:
             self._notifier.notify()
 
+    def aborting(self) -> None:
+        """Notify the launcher, once, that this rank aborts, before the other ranks can notice it."""
+        if self._notifier is not None:
+            self._notifier.notify_abort()
+
     def abort(self, status: int = 1) -> None:
         """End this process at once with exit status `status`; the launcher ends the other ranks."""
-        self.leaving()
+        self.aborting()
         with contextlib.suppress(Exception):
             sys.stdout.flush()
             sys.stderr.flush()

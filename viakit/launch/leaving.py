@@ -7,8 +7,9 @@ note has the time and one of these reasons:
 
 =======  ===========================================================================================================
 LEAVES   The program has ended; its exit status is not known yet. It ran to its end, or called sys.exit.
-FAILED   The program has ended by an exception of its own.
-CAUSED   The program has ended by an exception that reports the loss of another rank, anywhere in the chain of causes.
+FAILED   The program has ended by an exception of its own, or by Abort.
+CAUSED   The program has ended by an exception that reports the loss of another rank, anywhere in the chain of causes,
+         or by Abort in the handler of such an exception.
 =======  ===========================================================================================================
 
 A killed rank sends no note, and neither does a program in C.
@@ -98,6 +99,10 @@ class Notifier:
         problem = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
         self._send(LEAVES if problem is None else _why(problem))
 
+    def notify_abort(self) -> None:
+        """Report that this process aborts: a failure of its own, unless an exception about a lost rank is handled."""
+        self._send(_why(sys.exc_info()[1]))
+
     def _uncaught(self, kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
         """Send the note before the traceback is written.
 
@@ -113,7 +118,7 @@ class Notifier:
             self._sender.note(why, time.monotonic_ns())
 
 
-def _why(problem: BaseException) -> int:
+def _why(problem: BaseException | None) -> int:
     """Return CAUSED if the chain of exceptions reports a lost rank, otherwise FAILED."""
     from viakit.launch.rendezvous import RendezvousError  # it imports this module
 
