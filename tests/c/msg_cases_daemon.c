@@ -60,7 +60,10 @@ void case_daemon_killed(msg_world **world, int rank, int n_ranks)
     (void)n_ranks;
     OK(call_sendrecv(w, 1, &c, 1, !rank, 1, &d, 1, !rank, 1, NULL));
     OK(msg_irecv(w, 1, &d, 1, !rank, 2, &r));
-    if (rank == 0) {
+    if (rank == 1) {
+        OK(msg_send(w, 1, &c, 1, 0, 3, MSG_STANDARD)); /* the exchange has ended here, too */
+    } else {
+        OK(msg_recv(w, 1, &c, 1, 1, 3, NULL));
         int daemon = find_daemon(w->job);
         CHECK(daemon > 0);
         CHECK_EQ(kill(daemon, SIGKILL), 0);
