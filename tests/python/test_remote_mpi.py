@@ -162,11 +162,12 @@ def test_a_rank_whose_owner_has_ended_takes_nothing(tmp_path):
 
 @pytest.fixture
 def helper(tmp_path):
-    """A helper for one rank and one agent on this machine: its process, control channel, folder, and far ends."""
+    """A helper for two ranks, a socket and an agent on this machine: its process, control channel, folder, far ends."""
     library = needs.mpi_library("mpi")
     pairs = [socket.socketpair() for _ in range(3)]
     fds = [far.fileno() for _, far in pairs]
-    options = [f"--control={fds[0]}", f"--ranks={fds[1]}", f"--starts={fds[2]}", str(tmp_path), "x" * 24, "mpi"]
+    options = [f"--control={fds[0]}", f"--ranks={fds[1]}", f"--starts={fds[2]}", "--here=2"]
+    options += [str(tmp_path), "x" * 24, "mpi"]
     process = subprocess.Popen(command("viakit.launch.far_mpi", options), pass_fds=fds)
     for _, far in pairs:
         far.close()
@@ -188,6 +189,22 @@ def test_a_helper_serves_each_rank_once(helper):
     assert rank.recv(LIMIT_S)[0] == {"hello": 1}
     assert taken(str(folder / "ranks")) is None
     channel.close()
+
+
+@pytest.mark.parametrize("first", ["ends before the second starts", "ends last"])
+def test_a_helper_notices_the_end_of_the_last_rank(helper, first):
+    _, (control, _, _), folder = helper
+    one = subprocess.Popen([folder / "rank", "cat"], stdin=subprocess.PIPE)
+    if first == "ends before the second starts":
+        one.communicate(timeout=LIMIT_S)
+    # 9 is the descriptor of this rank's library.
+    words = ["sh", "-c", 'exec 9< /dev/null; exec "$0" sh -c "cat <&9 && exit 3"', folder / "rank"]
+    assert subprocess.run(words, timeout=LIMIT_S).returncode == 3
+    if first == "ends last":
+        with pytest.raises(TimeoutError):
+            control.recv(0.2)
+        one.communicate(timeout=LIMIT_S)
+    assert control.recv(LIMIT_S)[0] == {"ranks": "ended"}
 
 
 def test_the_agent_takes_the_place_of_ssh(helper):

@@ -125,15 +125,31 @@ def test_an_mpi_launches_ranks_with_protocols_of_viakit(hosts, tmp_path, nothing
     assert f"places 1 1 2 2 4 {protocol}" in done.stdout
 
 
-# Open MPI is not here yet: in about one run of ten its prterun does not end after the death of a rank (docs/hosts.md).
-@pytest.mark.parametrize("flavour", ["mpich"])
+@pytest.mark.parametrize("flavour", FLAVOURS)
 @pytest.mark.parametrize("rank", [0, 3])
 def test_a_rank_that_dies_ends_the_job(hosts, tmp_path, nothing_left, flavour, rank):
     needs.mpi_library(f"mpi:{flavour}")
     words = ["-n", "4", "--hosts", "ssh:h0,h1", file_of(tmp_path, WAITS), rank, tmp_path]
     done = viakit("run", "--protocol", f"mpi:{flavour}", *words)
     assert done.returncode not in (0, 124)
-    assert f"mpiexec ({flavour}) ended" in done.stderr
+    # Open MPI's mpiexec sometimes does not end by itself (docs/hosts.md).
+    assert f"mpiexec ({flavour}) ended" in done.stderr or f"mpiexec ({flavour}) has not ended" in done.stderr
+    assert "h1 is 10." in done.stderr
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_a_job_ends_although_mpiexec_does_not(hosts, tmp_path, nothing_left, flavour):
+    # mpiexec waits for the end of the output, which a process that each rank leaves behind holds open.
+    needs.mpi_library(f"mpi:{flavour}")
+    program = file_of(tmp_path, """
+from subprocess import DEVNULL, Popen
+from viakit import mpi
+mpi.MPI.COMM_WORLD.Barrier()
+Popen(["sleep", "1000"], stdin=DEVNULL, start_new_session=True)
+""")  # fmt: skip
+    done = viakit("run", "--protocol", f"mpi:{flavour}", "-n", "3", "--hosts", "ssh:h0*2,h1", program)
+    assert done.returncode not in (0, 124)
+    assert f"mpiexec ({flavour}) has not ended 5 s after all of its ranks" in done.stderr
     assert "h1 is 10." in done.stderr
 
 

@@ -13,6 +13,9 @@ an agent in place of ssh. The agent hands the command to this process, which sta
 of each other. From there on mpiexec, its proxies and the ranks use connections of their own, as this library always
 does.
 
+Each rank holds a named pipe of its host open, from its start to its end. main() therefore notices when the last rank of
+the host has ended, and notifies :class:`FarMpi`: Open MPI's mpiexec sometimes does not end after a rank was killed.
+
 main() inherits connected sockets through :mod:`viakit.remote`, and hands one to each rank of its host that wants one:
 see :func:`taken`. Such a rank needs no port to reach this process.
 
@@ -57,11 +60,19 @@ _REPLY_S = 60.0  # for main() to start and find the library, on a busy machine
 _GONE_S = 5.0  # for killed processes to end
 _PIECE = 1 << 16
 _RANKS, _STARTS = "ranks", "starts"  # names of Unix sockets in the folder of a host
+_LIVES = "lives"  # name of the pipe there which the ranks hold open
 
 _AGENT = """#!/bin/sh
 # {path} [OPTION...] HOST COMMAND...: called by mpiexec like ssh
 while [ $# -gt 0 ]; do case $1 in -*) shift ;; *) break ;; esac; done
 exec {agent} "$@"
+"""
+_RANK = """#!/bin/sh
+# {path} PROGRAM...: run a rank, which holds the pipe open until it ends, at a descriptor that mpiexec does not use
+for fd in 9 8 7 6 5 4 3; do
+    [ -e /proc/self/fd/$fd ] || {{ eval "exec $fd<> {pipe}"; echo >&$fd; break; }}
+done
+exec "$@"
 """
 
 
@@ -123,6 +134,7 @@ class FarMpi:
         self.flavour = ""
         self._threads: list[threading.Thread] = []
         self._mark = os.urandom(12).hex()
+        self._without_ranks: set[int] = set()  # the hosts whose ranks have all ended
 
     def open(self, with_sockets: bool = False) -> None:
         """Start a helper on each host, and find the library there. After an error nothing is left.
@@ -167,7 +179,7 @@ class FarMpi:
         fds = [far.fileno() for _, far in pairs]
         words = [str(fd) for fd in fds]
         options = ["--control", words[0], "--ranks", ",".join(words[1 : 1 + n_ranks])]
-        options += ["--starts", ",".join(words[1 + n_ranks :])]
+        options += ["--starts", ",".join(words[1 + n_ranks :]), "--here", str(self._hosts_of.count(host.index))]
         try:
             process = host.popen(
                 command(_MODULE, [*options, folder, self._mark, self._wish]),
@@ -255,8 +267,17 @@ class FarMpi:
             where = ["--host", f"{place.host.address}:{n}"] if self.flavour == "openmpi" else []
             variables = [f"{name}={value}" for name, value in place.variables.items()]
             far = place.host.translated(program(place))
-            words += [*([":"] if i else []), "-n", str(n), *where, "env", *variables, *far]
+            words += [*([":"] if i else []), "-n", str(n), *where, "env", *variables, f"{place.folder}/rank", *far]
         return words
+
+    def ranks_have_ended(self) -> bool:
+        """Return whether every rank has started and ended, on all hosts. Does not wait."""
+        for place in self.places:
+            with contextlib.suppress(EOFError, TimeoutError, OSError, ValueError):
+                if place.host.index not in self._without_ranks and select.select([place.control], [], [], 0)[0]:
+                    place.control.recv(_GONE_S)  # main() sends nothing else before kill()
+                    self._without_ranks.add(place.host.index)
+        return len(self._without_ranks) == len(self.places) > 0
 
     @property
     def _n_starts(self) -> int:
@@ -308,7 +329,8 @@ class FarMpi:
         deadline = time.monotonic() + 2 * _GONE_S
         for place in places:
             with contextlib.suppress(EOFError, TimeoutError, OSError, ValueError):
-                place.control.recv(max(0.0, deadline - time.monotonic()))
+                while "ended" not in place.control.recv(max(0.0, deadline - time.monotonic()))[0]:
+                    pass
             with contextlib.suppress(Exception):
                 place.process.wait(timeout=max(0.1, deadline - time.monotonic()))
             for channel in (place.control, *place.starts, *place.ranks):
@@ -404,22 +426,67 @@ def _end_strays(mark: str, files: set[str]) -> None:
             os.unlink(path)
 
 
-def _serve(control: Channel, gifts: dict[socket.socket, list[int]], files: set[str]) -> None:
-    """Hand a socket to each process that connects, until the owner ends the job or has ended. Collect its *files*."""
+class _Lives:
+    """The pipe that the ranks of this host hold open from their start to their end.
+
+    Parameters
+    ----------
+    path : Path
+        Path of the pipe, which is made.
+    n_ranks : int
+        Number of ranks of this host. Each writes one byte when it starts.
+    """
+
+    def __init__(self, path: Path, n_ranks: int) -> None:
+        os.mkfifo(path, 0o600)
+        self._path, self._to_start = path, n_ranks
+        # A writer, too: without one the pipe would be at its end between two ranks.
+        self._fd = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+
+    def fileno(self) -> int:
+        """Return the descriptor, for select."""
+        return self._fd
+
+    def have_ended(self) -> bool:
+        """Read the pipe, when it is ready. Return whether all ranks have started and ended."""
+        data = os.read(self._fd, _PIECE)
+        self._to_start -= len(data)
+        if data and self._to_start <= 0:
+            reader = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK)
+            os.close(self._fd)
+            self._fd = reader
+        return not data
+
+
+def _serve(control: Channel, gifts: dict[socket.socket, list[int]], lives: _Lives, files: set[str]) -> None:
+    """Hand a socket to each process that connects, until the owner ends the job or has ended. Collect its *files*.
+
+    Notify the owner when all ranks of this host have ended.
+    """
+    some_live = True
     while True:
-        ready = select.select([control.sock, *gifts], [], [])[0]
-        if control.sock in ready:
+        watched = [*gifts, lives] if some_live else [*gifts]
+        ready = select.select([control, *watched], [], [])[0]
+        if lives in ready and lives.have_ended():
+            some_live = False
+            control.send({"ranks": "ended"})
+        if control in ready:
             message, _ = control.recv(_REPLY_S)
             if "files" not in message:
                 return
             files.update(one for one in message["files"] if one.startswith("/dev/shm/mpich"))
             continue
-        for listener in ready:
+        for listener in gifts.keys() & set(ready):
             fds = gifts[listener]
             with contextlib.suppress(OSError), listener.accept()[0] as sock:
                 if same_user(sock) and fds:
                     socket.send_fds(sock, [b"x"], [fds[0]])
                     os.close(fds.pop(0))
+
+
+def _write_script(path: Path, text: str, **values: str) -> None:
+    path.write_text(text.format(path=path, **values), encoding="utf-8")
+    path.chmod(0o700)
 
 
 def main() -> int:
@@ -431,6 +498,7 @@ def main() -> int:
     numbers = lambda text: [int(word) for word in text.split(",") if word]  # noqa: E731
     parser.add_argument("--ranks", type=numbers, required=True)
     parser.add_argument("--starts", type=numbers, required=True)
+    parser.add_argument("--here", type=int, required=True)
     parser.add_argument("folder", type=Path)
     parser.add_argument("mark")
     parser.add_argument("wish")
@@ -440,16 +508,16 @@ def main() -> int:
         signal.signal(number, lambda *_: sys.exit(1))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gifts = {_listen(given.folder / _RANKS): given.ranks, _listen(given.folder / _STARTS): given.starts}
-    path = given.folder / "agent"
+    lives = _Lives(given.folder / _LIVES, given.here)
     words = command(_MODULE, ["--agent", str(given.folder / _STARTS)])
-    path.write_text(_AGENT.format(path=path, agent=shlex.join(words)), encoding="utf-8")
-    path.chmod(0o700)
+    _write_script(given.folder / "agent", _AGENT, agent=shlex.join(words))
+    _write_script(given.folder / "rank", _RANK, pipe=shlex.quote(str(given.folder / _LIVES)))
     files: set[str] = set()  # that MPICH leaves when its ranks are killed
     before = mpi.mpich_files()
     try:
         with contextlib.suppress(EOFError, TimeoutError, OSError):
             control.send(_found(given.wish, str(given.folder)))
-            _serve(control, gifts, files)
+            _serve(control, gifts, lives, files)
     finally:
         _end_strays(given.mark, files)
         mpi.remove_files(mpi.mpich_files() - before)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from typing import IO, TYPE_CHECKING
 
 from viakit.base.failure import MeasureError
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from viakit.testbed import Host
 
 __all__ = ["FarMpiLaunch"]
+
+_MPIEXEC_S = 5.0  # from the end of the last rank to that of mpiexec, on a busy machine
 
 
 class FarMpiLaunch(Launch):
@@ -43,6 +46,7 @@ class FarMpiLaunch(Launch):
         self._alone = True  # output is passed on as mpiexec writes it
         self._mpi: FarMpi | None = None
         self._names = ""
+        self._ranks_ended_at: float | None = None
 
     def _start(self) -> None:
         """Connect to the machines, find the library on each, and start mpiexec on the first."""
@@ -75,7 +79,11 @@ class FarMpiLaunch(Launch):
         return self._mpi.environment()
 
     def _turn(self) -> None:
-        """Wait for events. End the job if a machine is lost, because mpiexec may notice it much later."""
+        """Wait for events. End the job if a machine is lost, because mpiexec may notice it much later.
+
+        Also end it if mpiexec still runs _MPIEXEC_S after the last rank: that of Open MPI 5 sometimes never ends after
+        a rank was killed.
+        """
         super()._turn()
         if self._ending_at is not None or self._testbed is None:
             return
@@ -84,6 +92,20 @@ class FarMpiLaunch(Launch):
             self._failed = self._ranks[0]
             self._report(f"{lost}; the job is ended")
             self._end_all()
+        elif self._failed is None and self._ranks[0].status is None and self._mpiexec_is_late():
+            assert self._mpi is not None
+            self._failed = self._ranks[0]
+            self._report(
+                f"mpiexec ({self._mpi.flavour}) has not ended {_MPIEXEC_S:g} s after all of its ranks: it is ended, "
+                f"and their exit statuses are lost; {self._names}"
+            )
+            self._end_all()
+
+    def _mpiexec_is_late(self) -> bool:
+        """Return whether all ranks ended more than _MPIEXEC_S ago."""
+        if self._ranks_ended_at is None and self._mpi is not None and self._mpi.ranks_have_ended():
+            self._ranks_ended_at = time.monotonic()
+        return self._ranks_ended_at is not None and time.monotonic() > self._ranks_ended_at + _MPIEXEC_S
 
     def _ended(self, rank: _Rank) -> None:
         """Handle the end of mpiexec."""

@@ -8,8 +8,8 @@ note has the time and one of these reasons:
 =======  ===========================================================================================================
 LEAVES   The program has ended; its exit status is not known yet. It ran to its end, or called sys.exit.
 FAILED   The program has ended by an exception of its own, or by Abort.
-CAUSED   The program has ended by an exception that reports the loss of another rank, anywhere in the chain of causes,
-         or by Abort in the handler of such an exception.
+CAUSED   The program has ended by an exception that reports the loss of another rank, anywhere in the chain of causes.
+         Abort in the handler of such an exception counts, too.
 =======  ===========================================================================================================
 
 A killed rank sends no note, and neither does a program in C.
