@@ -76,6 +76,7 @@ def run_ranks(
     *,
     hosts: int | str = 0,
     python: str | None = None,
+    network: str | None = None,
     mtu: int = 1500,
     rate: str | None = None,
     placement: str = "block",
@@ -98,8 +99,8 @@ def run_ranks(
         One of :data:`PROTOCOLS`; "mpi" is the first MPI library found. None: one process without a launcher.
     hosts, mtu, rate, placement
         Number of testbed hosts and properties of the wire; 0 hosts: this machine. Hosts ``"ssh:a,b"``: real machines.
-    python : str, optional
-        Interpreter with viakit on real machines.
+    python, network : str, optional
+        Interpreter with viakit on real machines, and the wire between hosts, as for ``viakit run --network``.
     timeout_s : float, optional
         Seconds after which the job is ended with status 124.
     policy : str, optional
@@ -127,8 +128,8 @@ def run_ranks(
     if protocol is None:
         return _run_alone(command(words), timeout_s, variables, out, err)
     options = Options(
-        ranks, hosts=hosts, python=python, mtu=mtu, rate=rate, placement=placement, protocol=protocol, policy=policy,
-        timeout=timeout_s, environment=variables,
+        ranks, hosts=hosts, python=python, network=network, mtu=mtu, rate=rate, placement=placement,
+        protocol=protocol, policy=policy, timeout=timeout_s, environment=variables,
     )  # fmt: skip
     return launch_of(command(words), options, out, err).run()
 

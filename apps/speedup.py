@@ -29,9 +29,10 @@ from viakit.apps.kernels import CHOICES, VARIABLE
 from viakit.launch import LaunchError
 from viakit.launch import mpi_library as mpi
 from viakit.launch.described import on_machine
+from viakit.measure.environment import of_machines
 from viakit.measure.result import Document
 from viakit.measure.turns import Turns
-from viakit.remote.spec import parse
+from viakit.remote.spec import network_of_first, parse
 from viakit.testbed import TestbedError
 
 __all__ = [
@@ -149,8 +150,10 @@ class _Job:
         if self.protocol in (None, COPIES) or not wire:
             return {}
         hosts = wire["hosts"]
-        fewer = str(parse(hosts).first(self.ranks)) if isinstance(hosts, str) else min(hosts, self.ranks)
-        return {**wire, "hosts": fewer}
+        if not isinstance(hosts, str):
+            return {**wire, "hosts": min(hosts, self.ranks)}
+        fewer = parse(hosts).first(self.ranks)
+        return {**wire, "hosts": str(fewer), "network": network_of_first(wire["network"], len(fewer))}
 
     def __str__(self) -> str:
         if self.protocol == COPIES:
@@ -226,6 +229,14 @@ def _on(machine: str | None, computing: float | None) -> Iterator[_Described | N
                 "here, such as --computing 20"
             )
         yield _Described(machine, factor, variables)
+
+
+def _machines_of(hosts: str, network: str | None, python: str | None) -> dict[str, Any]:
+    """Return network and environments of real machines for the result; an unusable machine or network is an error."""
+    from viakit.remote import Remote  # start-up time
+
+    with Remote(hosts, network=network, python=python) as remote:
+        return of_machines(remote)
 
 
 class _Rounds:
@@ -365,6 +376,7 @@ def measure(
     quick: bool = False,
     hosts: int | str = 0,
     python: str | None = None,
+    network: str | None = None,
     mtu: int = 1500,
     rate: str | None = None,
     problem: Sequence[str] | None = None,
@@ -392,7 +404,7 @@ def measure(
         Numbers of ranks, and number of runs of each job.
     quick : bool
         Small problems instead of the paper's.
-    hosts, python, mtu, rate
+    hosts, python, network, mtu, rate
         Testbed hosts and their wire; 0: this machine; ``"ssh:a,b"``: real machines. Serial programs run here.
     problem : sequence of str, optional
         Options of the application, ``["--size", "512"]``, in place of those of its problem; only with one label.
@@ -425,8 +437,10 @@ def measure(
     turns = Turns(seed=seed, command=command)
     entries = _jobs(protocols, ranks, turns.skipped)
     problems = _problems(labels, problem, quick, paper_programs)
-    wire = {"hosts": hosts, "python": python, "mtu": mtu, "rate": rate} if hosts else {}
+    wire = {"hosts": hosts, "python": python, "network": network, "mtu": mtu, "rate": rate} if hosts else {}
     with _on(machine, computing) as described, turns:
+        if isinstance(hosts, str):
+            turns.machines = _machines_of(hosts, network, python)
         taken = _Rounds(problems, wire, quick or bool(problem), turns.errors, kernels, described, profile)
         for done, (job, number) in enumerate(_turns_of(turns, entries, rounds, taken)):
             if on_progress is not None:

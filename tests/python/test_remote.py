@@ -68,6 +68,26 @@ def test_malformed_hosts_are_refused(text):
         parse(text)
 
 
+def test_a_file_of_hosts_that_cannot_be_used_is_named_with_what_it_must_contain(tmp_path):
+    (tmp_path / "empty").write_text("# no host\n")
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    for name, why in (
+        ("missing", "cannot be read: No such file"),
+        ("", "cannot be read: Is a directory"),
+        ("binary", "cannot be read: it is no text in UTF-8"),
+        ("empty", "names no host"),
+    ):
+        with pytest.raises(ValueError, match="must contain a host on each line") as caught:
+            parse(f"ssh:@{tmp_path}/{name}")
+        assert f"ssh:@{tmp_path}/{name}: " in str(caught.value)
+        assert why in str(caught.value)
+    with pytest.raises(ValueError, match="ssh:@ names no file"):
+        parse("ssh:@")
+    done = viakit("app", "ep", "--hosts", f"ssh:@{tmp_path}/missing")
+    assert done.returncode == 2
+    assert "must contain a host on each line" in done.stderr
+
+
 def _interfaces(*addresses):
     return [{"address": address, "loopback": address.startswith("127.")} for address in addresses]
 
@@ -212,6 +232,19 @@ def test_a_host_without_viakit_is_told_how_to_install_it(hosts):
         Remote("ssh:h0", python="/usr/bin/python3").open()  # Debian's own, which the tests do not install into
 
 
+@pytest.mark.parametrize(
+    ("python", "says"),
+    [
+        ("/nowhere/python", "h0: /nowhere/python is no program there.*ssh h0 'ls /usr/bin/python3[*]'.*--python PATH"),
+        ("/tmp", "h0: /tmp is no program there"),
+        ("/bin/false", "h0: /bin/false ended there with exit status 1: .*ssh h0 /bin/false -c 'import viakit'"),
+    ],
+)
+def test_a_wrong_interpreter_is_named_with_its_host(hosts, python, says):
+    with pytest.raises(RemoteError, match=f"(?s){says}"):
+        Remote("ssh:h0,h1", python=python).open()
+
+
 def test_networks_are_chosen_and_refused(hosts):
     with Remote("ssh:h0,h1", network="eth:eth0") as remote:
         assert [host.device for host in remote.hosts] == ["eth:eth0", "eth:eth0"]
@@ -338,6 +371,36 @@ def test_ranks_run_on_machines(hosts, tmp_path, words):
     done = viakit("run", "--hosts", "ssh:h0*2,h1", *words, tmp_path / "prog.py")
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["h0:udp:10.77.0.1", "h0:udp:10.77.0.1", "h1:udp:10.77.0.2"]
+
+
+def test_an_application_takes_the_network_of_its_machines(hosts):
+    words = ["app", "ep", "--hosts", "ssh:h0,h1", "--class", "S"]
+    done = viakit(*words, "--network", "eth:eth0", "--report", "counts")
+    assert done.returncode == 0, done.stderr
+    assert "right: " in done.stdout
+    done = viakit(*words, "--network", "eth:eth7")
+    assert done.returncode == 1
+    assert "h0 has no interface eth7 that is up; it has " in done.stderr
+
+
+def test_a_speedup_has_the_network_and_the_machines_in_its_result(hosts, tmp_path):
+    """The job of one rank has the first interface only; two are named."""
+    words = ["speedup", "ep", "--quick", "--rounds", "1", "--protocols", "via", "--ranks", "1,2"]
+    done = viakit(
+        *words, "--hosts", "ssh:h0,h1", "--network", "eth:eth0,eth0", "--json", tmp_path / "s.json", timeout=LIMIT_S
+    )
+    assert done.returncode == 0, done.stderr
+    about = json.loads((tmp_path / "s.json").read_text())["environment"]
+    assert about["network"] == "eth 10.77.0.1 (eth0), 10.77.0.2 (eth0)"
+    assert [one["name"] for one in about["hosts"]] == ["h0", "h1"]
+    assert all("kernel" in one["environment"] for one in about["hosts"])
+
+
+@pytest.mark.parametrize("words", [["app", "ep", "-n", "2"], ["app", "ep"], ["speedup", "ep"]])
+def test_a_network_without_hosts_is_refused(words):
+    done = viakit(*words, "--network", "udp:10.77.0.0/24")
+    assert done.returncode == 2
+    assert "--network is the wire between hosts; add --hosts ssh:A,B" in done.stderr
 
 
 def test_a_rank_that_dies_ends_the_job_on_all_machines(hosts, tmp_path):

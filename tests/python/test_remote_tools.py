@@ -373,7 +373,7 @@ def test_ranks_on_machines_without_ipyparallel_name_the_remedy(tmp_path, monkeyp
     ("options", "says"),
     [
         ({"hosts": "ssh:h0,,h1"}, "expected ssh:HOST"),
-        ({"hosts": "ssh:@/nowhere"}, "that can be read"),
+        ({"hosts": "ssh:@/nowhere"}, "must contain a host on each line"),
         ({"hosts": "ssh:a,b", "protocol": "mpi"}, "expected protocol via, bip or tcp"),
         ({"hosts": "ssh:a,b", "launcher": "mpi:mpich"}, "and no launcher"),
         ({"hosts": "ssh:a,b,c"}, "expected a rank for each host"),

@@ -11,7 +11,7 @@ import click
 from viakit.cli.base import Failure, deliver, failures, percentage
 from viakit.cli.group import Numbers
 from viakit.cli.job import within_job
-from viakit.cli.running import machine_option, placement_option, ranks_for, testbed_options
+from viakit.cli.running import machine_option, network_option, placement_option, ranks_for, testbed_options
 from viakit.launch import mpi_library as mpi
 from viakit.launch.described import on_machine
 from viakit.measure import plot, result
@@ -27,12 +27,19 @@ computing_option = click.option(
 )
 
 
+def _check_network(network: str | None, hosts: int | str) -> None:
+    """Refuse a network for ranks that all run on this host."""
+    if network is not None and not hosts:
+        raise Failure("--network is the wire between hosts; add --hosts ssh:A,B or --hosts testbed:N", 2)
+
+
 @click.command(
     context_settings={"ignore_unknown_options": True, "help_option_names": []},
     options_metavar="[-n RANKS] [OPTIONS]",
 )
 @click.option("-n", "--ranks", type=click.IntRange(1, 1024), help="Number of ranks.  [default: 1]")
 @testbed_options
+@network_option
 @placement_option
 @click.option(
     "--protocol",
@@ -54,6 +61,7 @@ def app(
     ranks: int | None,
     hosts: int | str,
     python: str | None,
+    network: str | None,
     mtu: int,
     rate: str | None,
     placement: str,
@@ -70,6 +78,7 @@ def app(
     viakit app sor -n 4 --size 1024 --protocol tcp
     viakit app is -n 8 --hosts testbed:4 --class A
     viakit app is -n 4 --protocol tcp:mpich-p4
+    viakit app sor -n 4 --hosts ssh:alpha,beta --network udp:10.0.0.0/24
     viakit app water -n 2 --protocol mpi --trace water.json
     viakit app sor -n 4 --variant paper --profile --protocol via:mvich-r3
     viakit app sor -n 8 --machine pentium3-650-giganet
@@ -90,6 +99,7 @@ def app(
     alone = ranks in (None, 1) and not hosts
     if protocol is None and not wants_help:
         protocol = os.environ.get("VIAKIT_PROTOCOL") or (None if alone else "via")
+    _check_network(network, hosts)
     policy = None
     if protocol is not None:
         protocol, policy = jobs.with_policy(protocol)
@@ -106,8 +116,8 @@ def app(
     with on_machine(machine, computing) as variables:
         status = jobs.run_ranks(
             ["-m", module, *words], ranks_for(ranks, hosts), protocol,
-            hosts=hosts, python=python, mtu=mtu, rate=rate, placement=placement, timeout_s=timeout, policy=policy,
-            prog=f"viakit app {name}", environment=variables,
+            hosts=hosts, python=python, network=network, mtu=mtu, rate=rate, placement=placement, timeout_s=timeout,
+            policy=policy, prog=f"viakit app {name}", environment=variables,
         )  # fmt: skip
     ctx.exit(status)
 
@@ -144,6 +154,7 @@ def app(
     help="Numeric kernels: in C, or readable ones in NumPy.",
 )
 @testbed_options
+@network_option
 @machine_option
 @computing_option
 @click.option("--seed", type=int, help="Seed for the order within the rounds.")
@@ -164,6 +175,7 @@ def speedup(
     kernels: str,
     hosts: int | str,
     python: str | None,
+    network: str | None,
     mtu: int,
     rate: str | None,
     machine: str | None,
@@ -191,6 +203,7 @@ def speedup(
 
     if paper and (names or quick):
         raise ValueError("--paper runs every application at the paper's sizes; leave out the names and --quick")
+    _check_network(network, hosts)
     labels = measuring.labels_of(names)
     for path in pictures:
         if plot.check_format(path) == ".html":
@@ -207,8 +220,8 @@ def speedup(
             quick=quick,
             problem=None if problem is None else shlex.split(problem),
             paper_programs=(programs or ("paper" if paper else "viakit")) == "paper",
-            hosts=hosts, python=python, mtu=mtu, rate=rate, kernels=kernels, machine=machine, computing=computing,
-            profile=profile, seed=seed, on_progress=on_progress,
+            hosts=hosts, python=python, network=network, mtu=mtu, rate=rate, kernels=kernels, machine=machine,
+            computing=computing, profile=profile, seed=seed, on_progress=on_progress,
         )  # fmt: skip
     result.validate(document)
 

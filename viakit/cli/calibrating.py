@@ -136,7 +136,7 @@ class _Wanted:
 
         try:
             spec = parse(self.hosts)
-        except (ValueError, OSError) as error:
+        except ValueError as error:
             raise Failure(f"--hosts: {error}", 2) from None
         if not 1 <= len(spec) <= 2 or any(spec.slots):
             raise Failure(f"--hosts {self.hosts}: a wire has two ends; name two hosts, or one that is not this one", 2)

@@ -14,7 +14,7 @@ from viakit.cli.base import Failure, wire_options
 from viakit.cli.job import JOB, default_ranks, hosts_of_job
 from viakit.remote.spec import parse
 
-__all__ = ["Hosts", "machine_option", "placement_option", "ranks_for", "run", "testbed_options"]
+__all__ = ["Hosts", "machine_option", "network_option", "placement_option", "ranks_for", "run", "testbed_options"]
 
 
 class Hosts(click.ParamType):
@@ -32,7 +32,7 @@ class Hosts(click.ParamType):
         if value.startswith("ssh:"):
             try:
                 parse(value)
-            except (ValueError, OSError) as error:
+            except ValueError as error:
                 self.fail(str(error), param, ctx)
             return str(value)
         match = re.fullmatch(r"testbed:([0-9]{1,3})", value)
@@ -81,6 +81,11 @@ machine_option = click.option(
     "--machine",
     metavar="NAME|FILE",
     help="Run on a described machine, in virtual time, each rank on a host of its own: `viakit machines` lists them.",
+)
+network_option = click.option(
+    "--network",
+    metavar="DEVICE",
+    help="NIC for ranks on other hosts: eth:IFNAME, udp:ADDRESS, verbs:DEVICE; between machines also udp:10.0.0.0/24.",
 )
 placement_option = click.option(
     "--placement",
@@ -135,11 +140,7 @@ def _refuse_mpi4py(words: list[str]) -> None:
     "start the ranks by MPI's launcher.",
 )
 @click.option("--policy", help="Policy of the message engine; it must belong to the protocol.")
-@click.option(
-    "--network",
-    metavar="DEVICE",
-    help="NIC for ranks on other hosts: eth:IFNAME, udp:ADDRESS, verbs:DEVICE; between machines also udp:10.0.0.0/24.",
-)
+@network_option
 @machine_option
 @click.option("--label", "-l", is_flag=True, help="Begin each line of output with the number of its rank.")
 @click.option(

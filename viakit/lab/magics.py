@@ -296,7 +296,7 @@ def _hosts(word: str | None) -> int | str:
     if kind == "ssh":
         try:
             return str(parse(str(word)))
-        except (ValueError, OSError) as error:
+        except ValueError as error:
             raise UsageError(f"--hosts: {error}") from None
     if kind == "testbed" and (rest.isdigit() or not rest):
         return int(rest or 2)

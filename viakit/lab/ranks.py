@@ -119,10 +119,7 @@ def _hosts(name: str, given: Any) -> int | str:
     """Return hosts as a number, or as text if it names machines; the rule of a setting."""
     if not isinstance(given, str):
         return _settings.whole(0, MAX_RANKS)(name, given)
-    try:
-        return str(parse(given))
-    except OSError as error:
-        raise ValueError(f"{name} is {given!r}: {error}; expected ssh:HOST,... or ssh:@FILE that can be read") from None
+    return str(parse(given))
 
 
 class Ranks:

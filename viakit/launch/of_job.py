@@ -30,6 +30,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from typing import NoReturn
 
 import viakit
 from viakit.base.process import end_with_parent
@@ -177,9 +178,19 @@ def client() -> None:
     name = sys.argv[sys.argv.index("--") + 1]
     place = known["hosts"].get(name)
     if place is None:
-        sys.exit(f"{name} is no host of this job; it has {', '.join(known['hosts'])}")
-    with _connected((place[0], place[1]), bytes.fromhex(known["key"]), _AGENT) as connection:
+        _fail(f"{name} is no host of this job; it has {', '.join(known['hosts'])}")
+    try:
+        connection = _connected((place[0], place[1]), bytes.fromhex(known["key"]), _AGENT)
+    except OSError as error:
+        _fail(f"the rank of this job on {name} cannot be reached: {error}")
+    with connection:
         _splice(connection)
+
+
+def _fail(text: str) -> NoReturn:
+    """Print a text, and exit with the status of ssh for a failure of its own."""
+    print(text, file=sys.stderr)
+    sys.exit(255)
 
 
 def _splice(connection: socket.socket) -> None:

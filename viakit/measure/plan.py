@@ -262,7 +262,7 @@ def _spec(config: Config) -> Any:
 
     try:
         return parse(config.hosts)
-    except (ValueError, OSError) as error:
+    except ValueError as error:
         raise UsageError(f"--hosts: {error}") from None
 
 

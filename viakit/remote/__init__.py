@@ -27,7 +27,7 @@ from typing import Any
 import viakit
 from viakit.remote import captures, rdma
 from viakit.remote.facts import common
-from viakit.remote.link import Link, RemoteError
+from viakit.remote.link import NO_PYTHON, Link, RemoteError
 from viakit.remote.mux import limits
 from viakit.remote.spec import HERE, Spec, parse
 from viakit.testbed import Host
@@ -186,14 +186,14 @@ class Remote:
 
     def open(self) -> Remote:
         """Connect to all hosts at once, and choose the network."""
-        links = [Link(name, _command(name, self._python)) for name in self.spec.names]
+        links = [Link(name, _command(name, self._python), self._python or "python3") for name in self.spec.names]
         with concurrent.futures.ThreadPoolExecutor(min(32, len(links))) as pool:
             errors = list(pool.map(lambda link: link.open(self._timeout_s), links))
         failed = [error for error in errors if error is not None]
         if failed:
             for link in links:
                 link.close()
-            raise failed[0] if len(failed) == 1 else RemoteError("; ".join(str(error) for error in failed))
+            raise failed[0] if len(failed) == 1 else RemoteError("\n".join(str(error) for error in failed))
         self.hosts = [RemoteHost(i, link.name, link) for i, link in enumerate(links)]
         try:
             self._choose_network()
@@ -346,12 +346,9 @@ def _command(name: str, python: str | None) -> list[str]:
     if name == HERE:
         code = f"import sys; sys.path.append({_ROOT!r}); {'; '.join(_START.splitlines()[-2:])}"
         return [sys.executable, "-c", code, *words]
-    if python:
-        remote = f"exec {shlex.quote(python)}"
-    else:
-        here = shlex.quote(sys.executable)
-        remote = f'p={here}; [ -x "$p" ] || p=python3; exec "$p"'
-    script = f"{remote} -c {shlex.quote(_START)} {shlex.join(words)}"
+    chosen = f"p={shlex.quote(python)}" if python else f'p={shlex.quote(sys.executable)}; [ -x "$p" ] || p=python3'
+    check = f'f=$(command -v "$p") && [ -f "$f" ] && [ -x "$f" ] || {{ echo "{NO_PYTHON} $p" >&2; exit 127; }}'
+    script = f'{chosen}; {check}; exec "$p" -c {shlex.quote(_START)} {shlex.join(words)}'
     ssh = shlex.split(os.environ.get("VIAKIT_SSH", "ssh"))
     options = ["-T", "-x", "-a", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10"]
     return [*ssh, *options, "--", name, f"exec sh -c {shlex.quote(script)}"]

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Link", "RemoteError"]
 
+NO_PYTHON = "viakit-no-python"  # printed on the host before the path that is no program
+_SSH_FAILED = 255  # exit status of ssh for a failure of its own; others are those of the host's program
 _START_S = 20.0
 _CLOSE_S = 2.0
 _HINTS = (
@@ -51,10 +53,12 @@ class Link:
         Name of the host.
     command : list of str
         Command whose standard streams are the connection.
+    python : str
+        Interpreter on the host, for messages.
     """
 
-    def __init__(self, name: str, command: list[str]) -> None:
-        self.name = name
+    def __init__(self, name: str, command: list[str], python: str = "python3") -> None:
+        self.name, self._python = name, python
         self.hello: dict[str, Any] = {}
         self._command = command
         self._lock = threading.Lock()
@@ -119,8 +123,19 @@ class Link:
                 f"host {self.name}: it has viakit {python[1]}, this is viakit {viakit.__version__}. Install "
                 f"one version: ssh {self.name} {python[0]} -m pip install viakit=={viakit.__version__}"
             )
-        hint = next((hint for mark, hint in _HINTS if mark in said), None)
+        if program := _after(said, f"{NO_PYTHON} "):
+            return (
+                f"host {self.name}: {' '.join(program)} is no program there. Find an interpreter with viakit: ssh "
+                f"{self.name} 'ls /usr/bin/python3*', ssh {self.name} PATH -c 'import viakit'; name it: --python PATH"
+            )
         reason = said.rstrip(".") or self._why or "ssh ended"
+        status = self._process.returncode if self._process is not None else None
+        if status is not None and 0 < status < _SSH_FAILED:  # the host is reached, and its program has failed
+            return (
+                f"host {self.name}: {self._python} ended there with exit status {status}: {reason.splitlines()[-1]}. "
+                f"Check it: ssh {self.name} {self._python} -c 'import viakit'; name another one: --python PATH"
+            )
+        hint = next((hint for mark, hint in _HINTS if mark in said), None)
         remedy = f". Remedy: {hint.format(name=self.name)}" if hint else ""
         return f"host {self.name} cannot be reached: {reason}{remedy}"
 

@@ -6,11 +6,12 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["HERE", "Spec", "parse"]
+__all__ = ["HERE", "Spec", "network_of_first", "parse"]
 
 HERE = "."  # the name of this machine, which is reached without ssh
 _MOST_HOSTS, _MOST_SLOTS = 256, 1024
 _FORM = "ssh:HOST[*SLOTS],..., or ssh:@FILE with a HOST [SLOTS] on each line"
+_CONTENT = 'The file must contain a host on each line, or a host and its number of ranks, such as "beta 4"'
 
 
 @dataclass(frozen=True)
@@ -52,22 +53,40 @@ class Spec:
         return order[rank % len(order)]
 
 
+def _words_of(name: str) -> list[str]:
+    """Return the words HOST*SLOTS of a file of hosts."""
+    if not name:
+        raise ValueError(f"ssh:@ names no file; expected ssh:@FILE. {_CONTENT}")
+    try:
+        text = Path(name).expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+        raise ValueError(f"ssh:@{name}: the file of hosts cannot be read: {why}. {_CONTENT}") from None
+    lines = [line.partition("#")[0].split() for line in text.splitlines()]
+    if not any(lines):
+        raise ValueError(f"ssh:@{name}: the file names no host. {_CONTENT}")
+    return ["*".join(line) for line in lines if line]
+
+
+def network_of_first(network: str | None, n: int) -> str | None:
+    """Return a network that may name one interface or address for each host, for the first *n* hosts."""
+    kind, colon, words = (network or "").partition(":")
+    return f"{kind}:{','.join(words.split(',')[:n])}" if colon else network
+
+
 def parse(text: str) -> Spec:
     """Return the hosts that *text* names.
 
     Raises
     ------
     ValueError
-        If the text names no hosts, or one of them twice.
-    OSError
-        If the file cannot be read.
+        If the text names no hosts, or one of them twice, or if the file cannot be read.
     """
     kind, colon, rest = text.partition(":")
     if kind != "ssh" or not colon:
         raise ValueError(f"hosts {text!r}; expected {_FORM}")
     if rest.startswith("@"):
-        lines = [line.partition("#")[0].split() for line in Path(rest[1:]).read_text(encoding="utf-8").splitlines()]
-        words = ["*".join(line) for line in lines if line]
+        words = _words_of(rest[1:])
     else:
         words = [word.strip() for word in rest.split(",")]
     names: list[str] = []
