@@ -32,7 +32,7 @@ from viakit.launch.described import on_machine
 from viakit.measure.environment import of_machines
 from viakit.measure.result import Document
 from viakit.measure.turns import Turns
-from viakit.remote.spec import network_of_first, parse
+from viakit.remote.spec import chosen_hosts, network_of_first, parse
 from viakit.testbed import TestbedError
 
 __all__ = [
@@ -231,8 +231,10 @@ def _on(machine: str | None, computing: float | None) -> Iterator[_Described | N
         yield _Described(machine, factor, variables)
 
 
-def _machines_of(hosts: str, network: str | None, python: str | None) -> dict[str, Any]:
+def _machines_of(hosts: int | str, network: str | None, python: str | None) -> dict[str, Any]:
     """Return network and environments of real machines for the result; an unusable machine or network is an error."""
+    if not isinstance(hosts, str):
+        return {}
     from viakit.remote import Remote  # start-up time
 
     with Remote(hosts, network=network, python=python) as remote:
@@ -260,7 +262,13 @@ class _Rounds:
         self.errors = [] if errors is None else errors
         self.failed: set[_Job] = set()
 
-    def take(self, job: _Job, number: int) -> None:
+    def take(self, job: _Job, number: int, on_series: Callable[[list[dict[str, Any]]], None] | None = None) -> None:
+        """Run a job, store its results, and call *on_series* with all series."""
+        self._run(job, number)
+        if on_series is not None:
+            on_series(self.finished())
+
+    def _run(self, job: _Job, number: int) -> None:
         """Run a job and store its results."""
         with tempfile.TemporaryDirectory(prefix="viakit-speedup-") as scratch:
             path = os.path.join(scratch, "made.json")
@@ -433,21 +441,19 @@ def measure(
     ValueError, LaunchError, TestbedError
         If an argument is invalid, or the first job cannot be started.
     """
+    hosts = chosen_hosts(hosts)
     ranks = possible_ranks(protocols, _checked(labels, ranks, rounds, problem, kernels), hosts, machine)
     turns = Turns(seed=seed, command=command)
     entries = _jobs(protocols, ranks, turns.skipped)
     problems = _problems(labels, problem, quick, paper_programs)
     wire = {"hosts": hosts, "python": python, "network": network, "mtu": mtu, "rate": rate} if hosts else {}
     with _on(machine, computing) as described, turns:
-        if isinstance(hosts, str):
-            turns.machines = _machines_of(hosts, network, python)
+        turns.machines = _machines_of(hosts, network, python)
         taken = _Rounds(problems, wire, quick or bool(problem), turns.errors, kernels, described, profile)
         for done, (job, number) in enumerate(_turns_of(turns, entries, rounds, taken)):
             if on_progress is not None:
                 on_progress(done / (rounds * len(entries)), f"round {number + 1} of {rounds}: {job}")
-            taken.take(job, number)
-            if on_series is not None:
-                on_series(taken.finished())
+            taken.take(job, number, on_series)
     return turns.document(taken.finished())
 
 

@@ -15,11 +15,14 @@ from pathlib import Path
 import pytest
 from ssh_hosts import ssh_hosts
 
-from viakit.measure import calibration_store
+from viakit.launch.options import Options
+from viakit.measure import Config, calibration_store
 from viakit.measure.calibrate_messages import Thresholds
+from viakit.measure.crews import Placement
 from viakit.remote import Remote, RemoteError, parse
 from viakit.remote.facts import common
 from viakit.remote.mux import Lost, Mux
+from viakit.remote.spec import chosen_hosts, network_of_first
 from viakit.testbed import TestbedError
 
 VIAKIT = Path(sys.executable).with_name("viakit")
@@ -66,6 +69,33 @@ def test_hosts_are_read_from_a_file(tmp_path):
 def test_malformed_hosts_are_refused(text):
     with pytest.raises(ValueError, match=r"expected ssh:HOST|more than once"):
         parse(text)
+
+
+def test_hosts_have_one_meaning():
+    for text, number in (("local", 0), ("testbed", 2), ("testbed:2", 2), ("testbed:64", 64)):
+        assert chosen_hosts(text) == number
+        assert Options(64, hosts=text).n_hosts == number
+        assert Placement(hosts=text).n_hosts == max(1, number)
+    assert chosen_hosts(7) == 7
+    assert chosen_hosts("ssh:a*2,b") == "ssh:a*2,b*1"
+    assert Config(["tcp"], [8], hosts="testbed:2").hosts == "testbed"
+    for text in ("testbed:0", "testbed:65", "testbed:", "testbed:x", "remote", "", "ssh:"):
+        with pytest.raises(ValueError, match=r"expected local, testbed:N|expected ssh:HOST"):
+            Options(64, hosts=text)
+
+
+def test_a_network_of_several_interfaces_for_fewer_hosts():
+    assert network_of_first("eth:a,b,c", 2) == "eth:a,b"
+    assert network_of_first("udp:10.0.0.0/24", 1) == "udp:10.0.0.0/24"
+    assert network_of_first(None, 1) is None
+
+
+@pytest.mark.parametrize("words", [["barrier"], ["collectives"]])
+def test_a_network_of_ranks_on_this_host_is_refused(words):
+    for option in (["--network", "udp:10.77.0.0/24"], ["--python", "/usr/bin/python3"]):
+        done = viakit(*words, *option)
+        assert done.returncode == 2
+        assert "network and python are for machines that ssh reaches" in done.stderr
 
 
 def test_a_file_of_hosts_that_cannot_be_used_is_named_with_what_it_must_contain(tmp_path):

@@ -112,7 +112,7 @@ class _Wanted:
             raise Failure(f"--seconds is {self.seconds:g}; expected the time for all measurements, for instance 60", 2)
         if self.remote:
             self._check_remote()
-        elif self.hosts != "testbed":
+        elif self.hosts not in ("testbed", "testbed:2"):
             raise Failure(f"--hosts {self.hosts}; expected testbed, ssh:HOST,HOST or job", 2)
         elif self.network is not None or self.python is not None:
             raise Failure("--network and --python are for --hosts ssh:HOST,HOST", 2)

@@ -40,14 +40,12 @@ class _Hosts(click.ParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
         if isinstance(value, int) or value == JOB:
             return value
-        if value.startswith("ssh:"):
-            return str(Hosts().convert(value, param, ctx))
-        word = "1" if value == "local" else value.removeprefix("testbed:")
-        if not word.isdigit() or int(word) > _MOST_HOSTS:
-            self.fail(
-                f"{value!r}; expected 0 to {_MOST_HOSTS}, local, testbed:N, job or ssh:HOST[*RANKS],...", param, ctx
-            )
-        return int(word)
+        if value == "local" or value.isdigit():
+            value = 1 if value == "local" else int(value)
+            if value > _MOST_HOSTS:
+                self.fail(f"{value}; expected 0 to {_MOST_HOSTS}", param, ctx)
+            return value
+        return Hosts().convert(value, param, ctx)
 
 
 _MOST_HOSTS = 64

@@ -12,13 +12,13 @@ import click
 
 from viakit.cli.base import Failure, wire_options
 from viakit.cli.job import JOB, default_ranks, hosts_of_job
-from viakit.remote.spec import parse
+from viakit.remote.spec import chosen_hosts, parse
 
 __all__ = ["Hosts", "machine_option", "network_option", "placement_option", "ranks_for", "run", "testbed_options"]
 
 
 class Hosts(click.ParamType):
-    """Hosts as ``local``, ``testbed:N``, ``ssh:A,B`` or ``job``; converted to a number of hosts, or left as text.
+    """Hosts as ``local``, ``testbed:N``, ``ssh:A,B`` or ``job``; converted to a number of hosts, or kept as text.
 
     ``job`` is the job of mpirun or srun that this process belongs to.
     """
@@ -27,20 +27,12 @@ class Hosts(click.ParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
         """Parse ``testbed:N``, a number of hosts, or names of machines."""
-        if isinstance(value, int) or value == JOB:
-            return value
-        if value.startswith("ssh:"):
-            try:
-                parse(value)
-            except ValueError as error:
-                self.fail(str(error), param, ctx)
+        if value == JOB:
             return str(value)
-        match = re.fullmatch(r"testbed:([0-9]{1,3})", value)
-        if value != "local" and (match is None or not 1 <= int(match[1]) <= 64):
-            self.fail(
-                f"{value!r}; expected local, testbed:N with 1 to 64 hosts, job, or ssh:HOST[*RANKS],...", param, ctx
-            )
-        return int(match[1]) if match else 0
+        try:
+            return chosen_hosts(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 def ranks_for(ranks: int | None, hosts: int | str) -> int:

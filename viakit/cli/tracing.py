@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from viakit.trace.timeline import Timeline
 
 from viakit.cli.base import INTERRUPTED, Failure, Size, make_console
+from viakit.cli.job import hosts_of_job
 from viakit.cli.running import Hosts, ranks_for
 from viakit.measure import result
 
@@ -39,6 +40,7 @@ class _TracedCommand(click.Command):
     type=Hosts(),
     default="local",
     show_default=True,
+    callback=hosts_of_job,
     metavar="local|testbed:N|ssh:A,B",
     help="Run the command as ranks on these hosts, as `viakit run` does: one on each, or ssh:A*2,B*2. A command of "
     "viakit has --hosts itself.",

@@ -38,7 +38,7 @@ from IPython.display import display, publish_display_data, update_display
 from viakit.base.process import end_with_parent
 from viakit.lab import _front, _live
 from viakit.lab.ranks import RankError, Ranks, RanksEnded, check
-from viakit.remote.spec import parse
+from viakit.remote.spec import chosen_hosts, parse
 
 __all__ = ["ViakitMagics", "load"]
 
@@ -290,17 +290,10 @@ def _stamp(file: Path) -> tuple[int, int] | None:
 
 def _hosts(word: str | None) -> int | str:
     """Return the number of the testbed's hosts for ``testbed:N``, or ``ssh:A,B`` as it is; 0: this machine."""
-    if word in (None, "local"):
-        return 0
-    kind, _, rest = str(word).partition(":")
-    if kind == "ssh":
-        try:
-            return str(parse(str(word)))
-        except ValueError as error:
-            raise UsageError(f"--hosts: {error}") from None
-    if kind == "testbed" and (rest.isdigit() or not rest):
-        return int(rest or 2)
-    raise UsageError(f"--hosts {word}: expected local, testbed:N or ssh:HOST[*RANKS],...")
+    try:
+        return chosen_hosts("local" if word is None else word)
+    except ValueError as error:
+        raise UsageError(f"--hosts: {error}") from None
 
 
 def _run(

@@ -32,7 +32,7 @@ from viakit.lab import _settings
 from viakit.lab._job import socket_folder
 from viakit.lab._ranks_host import CLIENT_FILE, READY_FILE
 from viakit.launch.options import MAX_RANKS, Options
-from viakit.remote.spec import parse
+from viakit.remote.spec import chosen_hosts
 
 __all__ = ["RankError", "Ranks", "RanksEnded", "check"]
 
@@ -119,7 +119,7 @@ def _hosts(name: str, given: Any) -> int | str:
     """Return hosts as a number, or as text if it names machines; the rule of a setting."""
     if not isinstance(given, str):
         return _settings.whole(0, MAX_RANKS)(name, given)
-    return str(parse(given))
+    return chosen_hosts(given)
 
 
 class Ranks:
@@ -136,7 +136,8 @@ class Ranks:
         Launcher of the ranks: "viakit" (default), or "mpi", "mpi:mpich", "mpi:openmpi" for the ``mpiexec`` of that MPI,
         with any protocol.
     hosts : int or str
-        Number of testbed hosts; 0: this machine. ``"ssh:a,b*4"``: machines that ssh reaches.
+        Number of testbed hosts, or ``"testbed:4"``; 0 or ``"local"``: this machine. ``"ssh:a,b*4"``: machines that ssh
+        reaches.
     mtu : int
         MTU of the testbed's wire in bytes.
     rate : str, optional

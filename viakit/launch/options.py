@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from viakit.base import secret as _secret
 from viakit.base.words import counted
-from viakit.remote.spec import Spec, parse
+from viakit.remote.spec import Spec, chosen_hosts, parse
 
 __all__ = ["MAX_RANKS", "Options"]
 
@@ -23,8 +23,8 @@ class Options:
     ranks : int
         Number of ranks, 1 to 1024; it may exceed the number of cores.
     hosts : int or str
-        0: this machine; otherwise the number of hosts of a testbed. ``"ssh:a,b*4"``: machines that ssh reaches, see
-        :mod:`viakit.remote`; the attribute is then their number.
+        0 or ``"local"``: this machine; otherwise the number of hosts of a testbed, or ``"testbed:4"``. ``"ssh:a,b*4"``:
+        machines that ssh reaches, see :mod:`viakit.remote`. The attribute is the number of hosts.
     mtu, rate : int, str or None
         Properties of the testbed's wire; see :class:`viakit.testbed.Testbed`.
     placement : str
@@ -68,6 +68,7 @@ class Options:
     remote: Spec | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
+        self.hosts = chosen_hosts(self.hosts)
         if isinstance(self.hosts, str):
             self.remote = parse(self.hosts)
             self.hosts = len(self.remote)

@@ -26,7 +26,7 @@ from viakit.measure.environment import of_machines
 from viakit.measure.look import Look
 from viakit.measure.turns import Bursts, Clock, Turns, count_for
 from viakit.remote import Remote
-from viakit.remote.spec import parse
+from viakit.remote.spec import chosen_hosts, parse
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -50,8 +50,8 @@ class Placement:
     Attributes
     ----------
     hosts : int or str
-        1: this host. More: number of testbed hosts, each with an equal share of the ranks. 0: one host per rank.
-        ``"ssh:a,b*4"``: machines that ssh reaches, see :mod:`viakit.remote`.
+        1 or "local": this host. More, or "testbed:N": number of testbed hosts, each with an equal share of the ranks.
+        0: one host per rank. ``"ssh:a,b*4"``: machines that ssh reaches, see :mod:`viakit.remote`.
     network, python : str or None
         For real machines: the wire between them, and the interpreter.
     protocol : str
@@ -85,6 +85,9 @@ class Placement:
     python: str | None = None
     machine: str | None = None
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "hosts", 1 if self.hosts == "local" else chosen_hosts(self.hosts))
+
     @property
     def protocols(self) -> list[str]:
         """The protocols, one by one. A comma within a policy separates its changes."""
@@ -99,6 +102,8 @@ class Placement:
 def check(ranks: Sequence[int], where: Placement, seconds: float) -> None:
     """Raise ValueError for ranks that cannot run, without starting anything."""
     hosts = where.n_hosts
+    if not isinstance(where.hosts, str) and (where.network, where.python) != (None, None):
+        raise ValueError("network and python are for machines that ssh reaches; add --hosts ssh:A,B")
     if not ranks or any(not 1 <= n <= MAX_RANKS for n in ranks):
         raise ValueError(f"ranks are {list(ranks)}; expected numbers from 1 to {MAX_RANKS}")
     if hosts < 0 or hosts > min(ranks):

@@ -60,7 +60,7 @@ class Config:
         may name a policy: ``"msg-tcp:mpich-p4"``, ``"msg-via:mvich-rput"``.
     sizes : sequence of int
         Message sizes in bytes (:func:`viakit.measure.ladder.parse_sizes`).
-    hosts : {"auto", "local", "testbed"} or str
+    hosts : {"auto", "local", "testbed", "testbed:2"} or str
         ``ssh:A,B`` names two machines that ssh reaches, ``ssh:B`` this one and another: see :mod:`viakit.remote`.
         Hosts of protocols that use a wire: this host, or two hosts of :class:`viakit.testbed.Testbed`. ``auto`` selects
         the testbed if a protocol needs it. Protocols of shared memory are always local.
@@ -166,6 +166,10 @@ class Config:
     machine: str | None = None
     skip_unavailable: bool = False
     timeout_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        if self.hosts == "testbed:2":
+            self.hosts = "testbed"
 
 
 @dataclass(frozen=True, eq=False)

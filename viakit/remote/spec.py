@@ -6,10 +6,11 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["HERE", "Spec", "network_of_first", "parse"]
+__all__ = ["HERE", "Spec", "chosen_hosts", "network_of_first", "parse"]
 
 HERE = "."  # the name of this machine, which is reached without ssh
 _MOST_HOSTS, _MOST_SLOTS = 256, 1024
+_MOST_EMULATED = 64  # hosts of a testbed
 _FORM = "ssh:HOST[*SLOTS],..., or ssh:@FILE with a HOST [SLOTS] on each line"
 _CONTENT = 'The file must contain a host on each line, or a host and its number of ranks, such as "beta 4"'
 
@@ -66,6 +67,32 @@ def _words_of(name: str) -> list[str]:
     if not any(lines):
         raise ValueError(f"ssh:@{name}: the file names no host. {_CONTENT}")
     return ["*".join(line) for line in lines if line]
+
+
+def chosen_hosts(hosts: int | str) -> int | str:
+    """Return what an option for hosts means: a number of testbed hosts, or text for :func:`parse`.
+
+    Parameters
+    ----------
+    hosts : int or str
+        A number, which is returned as it is; ``"local"``: 0; ``"testbed"``: 2; ``"testbed:N"``: N; or ``"ssh:a,b"``.
+
+    Raises
+    ------
+    ValueError
+        If the text names no hosts.
+    """
+    if not isinstance(hosts, str):
+        return hosts
+    if hosts.startswith("ssh:"):
+        return str(parse(hosts))
+    match = re.fullmatch(r"testbed(?::(\d{1,3}))?", hosts)
+    number = 0 if hosts == "local" else int(match[1] or 2) if match else -1
+    if not 0 <= number <= _MOST_EMULATED or (match and not number):
+        raise ValueError(
+            f"hosts {hosts!r}; expected local, testbed:N with 1 to {_MOST_EMULATED} hosts, or ssh:HOST[*RANKS],..."
+        )
+    return number
 
 
 def network_of_first(network: str | None, n: int) -> str | None:
