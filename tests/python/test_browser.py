@@ -425,3 +425,36 @@ def test_a_report_opens_with_its_figure_and_follows_the_theme(lone_page, tmp_pat
     page.emulate_media(color_scheme="dark")
     assert page.evaluate(ink) != light, "the figure's text does not follow the theme"
     assert not page.complaints, page.complaints
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("costs", "sizes"),
+    [
+        ({"via-eth": (3e-6, 1e9), "tcp": (4e-6, 2e9)}, [64, 512, 4096]),  # one decade and a half
+        ({"via-eth": (3e-6, 1e9), "tcp": (4e-6, 1e9)}, [8, 4096]),  # less than one
+        ({"via-eth": (3e-7, 2e7), "tcp": (4e-5, 1e7)}, [8, 4096, 4 << 20]),  # to 0.4 s
+    ],
+)
+def test_labels_of_the_axes_of_a_report_do_not_overlap(lone_page, tmp_path, monkeypatch, costs, sizes):
+    import synthetic
+
+    from viakit.measure import report, sweep
+
+    synthetic.SyntheticPair.reset()
+    for name, cost in costs.items():
+        monkeypatch.setitem(synthetic.COSTS, name, cost)
+    config = sweep.Config([*costs], sizes, seconds=1, seed=3)
+    testbed = synthetic.SyntheticTestbed
+    document = sweep.run(config, pair_class=synthetic.SyntheticPair, testbed_class=testbed).document
+    (tmp_path / "report.html").write_text(report.html(document))
+    lone_page.goto((tmp_path / "report.html").as_uri())
+    figure = lone_page.locator(".js-plotly-plot")
+    figure.locator(".point").first.wait_for(state="attached")
+    for axis, side, length in [*((f"y{i}", "y", "height") for i in ("", "2", "3")), ("x2", "x", "width")]:
+        labels = figure.locator(f".{axis}tick text")
+        boxes = sorted((one.bounding_box() for one in labels.all()), key=lambda box, side=side: box[side])
+        assert len(boxes) >= 2, f"{axis} has no scale"
+        for one, other in itertools.pairwise(boxes):
+            assert one[side] + one[length] <= other[side] + 1, f"labels of {axis}: {labels.all_text_contents()}"
+    assert all(re.fullmatch(r"[\d.,]+", text) for text in figure.locator(".x2tick text").all_text_contents())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import functools
 import html
+import math
 import os
 import re
 import shlex
@@ -430,6 +431,27 @@ def test_labels_of_a_growing_panel_have_the_looks_of_their_curves():
             assert look.SYMBOLS[{each[0]: marker for marker, each in look.SIGNS.items()}[sign]] == (
                 lines[name].marker.symbol
             ), name
+
+
+def test_names_of_curves_in_a_panel_are_apart_also_if_other_points_stretch_the_axis():
+    panel = BarrierPanel(lab.barrier("message", ranks=[2], start=False))
+    last = {"rdma": 1.0e-6, "message": 1.2e-6}
+    panel._draw(
+        [
+            {
+                "protocol": "via",
+                "algorithm": name,
+                "ranks": ranks,
+                "points": [{"time_s": dict.fromkeys(("median", "p5", "p90"), time)}],
+            }
+            for name, at_end in last.items()
+            for ranks, time in ((2, 4e-4), (4, at_end))
+        ]
+    )
+    one, other = (each for each in panel.figure.layout.annotations if each.name == "end")
+    per_decade = 210 / math.log10(400)  # the field is at least so many pixels high
+    apart = (other["y"] - one["y"]) * per_decade + other["yshift"] - one["yshift"]
+    assert apart >= 15, "the names overlap"
 
 
 def test_the_panel_of_applications_has_the_split_above_its_controls_and_whole_ranks():

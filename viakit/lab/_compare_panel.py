@@ -165,9 +165,12 @@ class ComparePanel(Panel):
                     self._traces[one["label"]] = self._add(one)
                     self._looks[one["label"]] = one["look"]
                 self._update(one, self._traces[one["label"]])
+            for column, graph in enumerate(self._graphs, start=1):
+                interactive.few_marks(self.figure, column, *interactive.all_values(graph, drawn))
             last = [(one, plot.lines_of(one, self._graphs[-1])[1]) for one in drawn]
             tail = [(one["label"], self._looks[one["label"]], y[-1], min(y)) for one, y in last]
-            show_ends(self.figure, tail, column=_N_GRAPHS, log_y=True, height=_HEIGHT)
+            around = [value for _, y in last for value in y]
+            show_ends(self.figure, tail, column=_N_GRAPHS, log_y=True, height=_HEIGHT, around=around)
             labels = {one["label"] for one in drawn}
             for label, places in self._traces.items():
                 for place in places if label not in labels else ():

@@ -61,13 +61,18 @@ class Curve:
 
 
 def show_ends(
-    picture: Any, ends: Sequence[tuple[str, Look, float, float]], *, column: int, log_y: bool, height: int
+    picture: Any,
+    ends: Sequence[tuple[str, Look, float, float]],
+    *,
+    column: int,
+    log_y: bool,
+    height: int,
+    around: Sequence[float],
 ) -> None:
-    """Replace the names at the ends of the curves of a field."""
+    """Replace the names at the ends of the curves of a field, whose axis includes the values *around*."""
     kept = [one for one in picture.layout.annotations if one.name != "end"]
-    picture.layout.annotations = [
-        *kept, *interactive.end_labels(ends, column=column, log_y=log_y, height=height - 130)
-    ]  # fmt: skip
+    names = interactive.end_labels(ends, column=column, log_y=log_y, height=height - 190, around=around)
+    picture.layout.annotations = [*kept, *names]
 
 
 class CurvesPanel(Panel):
@@ -99,6 +104,8 @@ class CurvesPanel(Panel):
             canvas.update_xaxes(type=kinds[one.log_x], title_text=one.x, row=1, col=column)
             canvas.update_yaxes(type=kinds[one.log_y], title_text=one.y, row=1, col=column)
             canvas.update_yaxes(exponentformat="SI", row=1, col=column)
+            if one.log_y:
+                canvas.update_yaxes(tickformat=interactive.PLAIN, row=1, col=column)
             if one.unit == "B/s":
                 interactive.rate_axis(canvas, row=1, col=column)
             elif one.unit:
@@ -122,6 +129,8 @@ class CurvesPanel(Panel):
                         band.x, band.y = [*one.x, *one.x[::-1]], [*one.high, *one.low[::-1]]
                 line.visible = band.visible = True
             for column, area in enumerate(self.fields):
+                values = [y for one in curves if one.column == column for y in (*one.y, *one.low, *one.high)]
+                interactive.few_marks(self.picture, column + 1, values)
                 marks = sorted({x for one in curves if one.column == column for x in one.x})
                 if area.whole_x and marks != self._marks.get(column):
                     self._marks[column] = marks
@@ -131,12 +140,11 @@ class CurvesPanel(Panel):
                 for place in places if key not in drawn else ():
                     self.picture.data[place].visible = False
             last = len(self.fields) - 1
-            ends = [
-                (one.label, self._looks[one.label], one.y[-1], min(one.y))
-                for one in curves
-                if one.column == last and one.y
-            ]
-            show_ends(self.picture, ends, column=last + 1, log_y=self.fields[last].log_y, height=HEIGHT)
+            of_last = [one for one in curves if one.column == last and one.y]
+            ends = [(one.label, self._looks[one.label], one.y[-1], min(one.y)) for one in of_last]
+            around = [y for one in of_last for y in (*one.y, *one.low, *one.high)]
+            log_y = self.fields[last].log_y
+            show_ends(self.picture, ends, column=last + 1, log_y=log_y, height=HEIGHT, around=around)
 
     def _add(self, one: Curve, look: Look) -> tuple[int, int]:
         """Add the traces of a curve's band and line, without points; returns their numbers."""

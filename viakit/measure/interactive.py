@@ -17,7 +17,8 @@ from viakit.measure.result import Document
 from viakit.measure.table import format_bandwidth
 
 __all__ = [
-    "CSS", "STYLE", "axes", "band", "empty_fields", "end_labels", "figure", "fill", "html", "layout", "mark_sizes",
+    "CSS", "PLAIN", "STYLE", "all_values", "axes", "band", "empty_fields", "end_labels", "few_marks", "figure", "fill",
+    "html", "layout", "mark_sizes",
 ]  # fmt: skip
 
 # Plotly writes the colour of text into each element. These rules replace it by the page's.
@@ -27,6 +28,11 @@ STYLE = (
 )
 CSS = f"<style>{STYLE}</style>"
 _GREY = "rgba(128, 128, 128, 0.3)"
+PLAIN = ",~f"  # of d3: 0.1, 10, 200,000. Plotly's prefixes would label 200 ms as 200k on an axis of µs
+# Marks on a logarithmic axis by decades, fewer than the number. Of one or two decades Plotly then marks 1, 2 and 5; with
+# more marks it would label all nine, which overlap.
+_MARKS = ((0.85, 5), (2.5, 3), (3.5, 4), (math.inf, 5))
+_TITLE = 24  # characters of an axis title that fit below one of three fields
 _TEXT = "#777777"  # where the style does not apply: readable on white and on black
 
 
@@ -132,12 +138,47 @@ def axes(canvas: Any, graph: str, column: int, words: tuple[str, str], log_y: bo
     """Set the scales, units and titles of one field."""
     logarithmic = (log_y and graph != "overlap") or graph in plot.LOGARITHMIC
     place = {"row": 1, "col": column}
-    in_lines = words[0].replace(", ", ",<br>", 1)  # beside each other, three long titles would overlap
-    canvas.update_xaxes(type="log", title_text=in_lines, exponentformat="SI", **place)
+    in_lines = words[0] if len(words[0]) <= _TITLE else words[0].replace(", ", ",<br>", 1)
+    canvas.update_xaxes(type="log", title_text=in_lines, tickformat=PLAIN, **place)
     title = "" if graph == "signature" and column > 1 else words[1]  # the field at the left has it
     canvas.update_yaxes(type="log" if logarithmic else "linear", title_text=title, exponentformat="SI", **place)
     if graph in ("throughput", "signature"):
         rate_axis(canvas, **place)
+    else:
+        canvas.update_yaxes(tickformat="~s" if graph == "rate" else PLAIN, ticksuffix="", labelalias={}, **place)
+
+
+def few_marks(canvas: Any, column: int, y: Sequence[float], x: Sequence[float] = ()) -> None:
+    """Choose the number of marks on the logarithmic axes of a field so that their labels do not overlap.
+
+    Parameters
+    ----------
+    canvas : plotly.graph_objects.Figure
+    column : int
+        Number of the field, from 1.
+    y : sequence of float
+        All values, with those of bands.
+    x : sequence of float, optional
+        The same of the x axis, which is left as it is without values.
+    """
+    chosen = [(next(canvas.select_yaxes(row=1, col=column)), y)]
+    chosen += [(next(canvas.select_xaxes(row=1, col=column)), x)] if x else []
+    for axis, values in chosen:
+        usable = [one for one in values if math.isfinite(one) and one > 0]
+        decades = math.log10(max(usable) / min(usable)) if usable else 0.0
+        n = next(marks for limit, marks in _MARKS if decades < limit)
+        if axis.nticks != n:  # a panel sends each change to the browser
+            axis.nticks = n
+
+
+def all_values(graph: str, curves: Sequence[Mapping[str, Any]]) -> tuple[list[float], list[float]]:
+    """Return all y of a graph's curves, and all x if its x axis has no marks of sizes; both with those of bands."""
+    every = [plot.lines_of(one, graph) for one in curves]
+    bands = [value for lines in every for part in lines[2:] for value in part]
+    y = [value for lines in every for value in lines[1]]
+    return (
+        (y, [*bands, *(value for lines in every for value in lines[0])]) if graph == "signature" else ([*y, *bands], [])
+    )
 
 
 def rate_axis(canvas: Any, **place: int) -> None:
@@ -214,6 +255,7 @@ def figure(
                 trace.legendgroup = one["label"]
                 canvas.add_trace(trace, row=1, col=column)
         axes(canvas, graph, column, plot.axis_words(graph, axis, drawn[0]["label"]), log_y)
+        few_marks(canvas, column, *all_values(graph, drawn))
         mark_sizes(canvas, graph, column, drawn)
     longest = max(len(one["label"]) for one in drawn)
     layout(
@@ -226,7 +268,7 @@ def figure(
     last = graphs[-1]
     of_last = [(one, lines) for one in drawn if (lines := plot.lines_of(one, last))]
     ends = [(one["label"], one["look"], lines[1][-1], min(lines[1])) for one, lines in of_last]
-    around = [y for _, lines in of_last for part in lines[1 : 2 if last == "signature" else None] for y in part]
+    around = all_values(last, drawn)[0]
     logarithmic = (log_y and last != "overlap") or last in plot.LOGARITHMIC
     # Plotly adds a tenth to the range of the values.
     for label in end_labels(ends, column=len(graphs), log_y=logarithmic, height=270, around=around):
