@@ -149,12 +149,12 @@ def _measured(mine: Sequence[Split], title: str) -> str:
     rows = "".join(
         f"<tr><td>{escape(one.protocol)}</td><td>{_bar(one, longest_s)}</td><td>{1e3 * one.wall_s:.3g} ms</td>"
         f"<td>{one.waiting:.0%}</td><td>{1e3 * one.seconds['receive']:.3g} ms</td><td>{one.messages}</td>"
-        f"<td>{one.nbytes / 1000:.0f}</td><td>{'' if one.speedup is None else f'{one.speedup:.2f}'}</td></tr>"
+        f"<td>{one.nbytes / 1024:.0f}</td><td>{'' if one.speedup is None else f'{one.speedup:.2f}'}</td></tr>"
         for one in sorted(mine, key=lambda one: one.wall_s)
     )
     heads = "".join(
         f"<th>{head}</th>"
-        for head in ("over", "mean time of a rank", "time", "waiting", "in Recv", "messages", "KB", "speed-up")
+        for head in ("over", "mean time of a rank", "time", "waiting", "in Recv", "messages", "KiB", "speed-up")
     )
     return f"<table><caption>{escape(title)}: {keys}</caption><tr>{heads}</tr>{rows}</table>"
 

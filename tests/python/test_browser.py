@@ -457,4 +457,4 @@ def test_labels_of_the_axes_of_a_report_do_not_overlap(lone_page, tmp_path, monk
         assert len(boxes) >= 2, f"{axis} has no scale"
         for one, other in itertools.pairwise(boxes):
             assert one[side] + one[length] <= other[side] + 1, f"labels of {axis}: {labels.all_text_contents()}"
-    assert all(re.fullmatch(r"[\d.,]+", text) for text in figure.locator(".x2tick text").all_text_contents())
+    assert all(re.fullmatch(r"[\d.\u202f]+", text) for text in figure.locator(".x2tick text").all_text_contents())

@@ -45,6 +45,16 @@ def test_a_solution_is_shown_after_an_attempt(names):
     assert lessons.check(1)
 
 
+def test_a_ratio_to_no_retransmission_is_explained_also_after_the_solution(names):
+    lessons.begin(8)
+    names["again"] = {"selective": 0.0, "go_back_n": 0.1}
+    exec(tutor.exercises_of(8)[3].solution, names)
+    assert "increase `seconds`" in repr(lessons.check(3))
+    names["again"] = {"selective": 0.01, "go_back_n": 0.1}
+    exec(tutor.exercises_of(8)[3].solution, names)
+    assert lessons.check(3)
+
+
 @pytest.mark.parametrize("exercise", [1, 3])
 def test_the_right_answer_passes_after_each_wrong_one(names, exercise):
     """A wrong request of lesson 2 breaks its connection, or leaves a completion. The next attempt has another one."""

@@ -64,6 +64,9 @@ def test_a_picture_says_what_it_shows_and_where(document):
     assert f"{first:.3g} µs" in [text.get_text() for text in canvas.axes[1].texts]
     assert "via-eth and tcp between two hosts" in plot.html([document])
     assert plot.figure([document], title="mine").get_suptitle() == "mine"
+    for one in document["series"]:
+        one["protocol"] = f"msg-tcp:{one['protocol']},eager_limit=128000,copy_recv=1"
+    assert plot.figure([document]).get_suptitle() == "2 protocols between two hosts", "the title is cut off"
 
 
 def test_several_files_are_told_apart(document):

@@ -63,8 +63,8 @@ class AppPanel(CurvesPanel):
         self.ranks = text("ranks", ",".join(map(str, ours["ranks"])), "1,2,4")
         self.rounds = widgets.BoundedIntText(description="rounds", value=ours["rounds"], min=1, max=99, layout=SMALL)
         self.hosts = widgets.BoundedIntText(description="hosts", value=ours["hosts"], min=0, max=64, layout=SMALL)
-        self.quick = widgets.Checkbox(description="small problem", value=ours["quick"], layout=SMALL)
-        self.timeline = widgets.Checkbox(description="timeline", value=ours["timeline"], layout=SMALL)
+        self.quick = widgets.Checkbox(description="small problem", value=ours["quick"], indent=False, layout=SMALL)
+        self.timeline = widgets.Checkbox(description="timeline", value=ours["timeline"], indent=False, layout=SMALL)
         fields = [self.application, self.problem, self.kernels, self.ranks, self.rounds]
         fields += [self.machine, self.hosts, self.mtu, self.rate, self.quick, self.timeline]
         return widgets.HBox([self.protocols, grid(fields)])

@@ -38,7 +38,9 @@ class BarrierPanel(CurvesPanel):
         self.seconds = widgets.BoundedFloatText(
             description="seconds", value=ours["seconds"], min=0.1, max=86400, layout=SMALL
         )
-        self.with_mpi = widgets.Checkbox(description="compare MPI", value=ours["with_mpi"], layout=SMALL)
+        self.with_mpi = widgets.Checkbox(
+            description="compare MPI", value=ours["with_mpi"], indent=False, layout=SMALL
+        )  # fmt: skip
         fields = [self.ranks, self.hosts, self.protocol, self.skew, self.seconds, self.with_mpi]
         return widgets.HBox([self.algorithms, grid(fields)])
 

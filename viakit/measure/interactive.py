@@ -28,9 +28,9 @@ STYLE = (
 )
 CSS = f"<style>{STYLE}</style>"
 _GREY = "rgba(128, 128, 128, 0.3)"
-PLAIN = ",~f"  # of d3: 0.1, 10, 200,000. Plotly's prefixes would label 200 ms as 200k on an axis of µs
-# Marks on a logarithmic axis by decades, fewer than the number. Of one or two decades Plotly then marks 1, 2 and 5; with
-# more marks it would label all nine, which overlap.
+PLAIN = ",~f"  # of d3: 0.1, 10, 200 000. Plotly's prefixes would label 200 ms as 200k on an axis of µs
+# Number of marks on a logarithmic axis that has fewer decades than the limit. With 3 and 4, Plotly marks 1, 2 and 5 of
+# each decade if there are one or two. With more marks it would label all nine, which overlap.
 _MARKS = ((0.85, 5), (2.5, 3), (3.5, 4), (math.inf, 5))
 _TITLE = 24  # characters of an axis title that fit below one of three fields
 _TEXT = "#777777"  # where the style does not apply: readable on white and on black
@@ -45,6 +45,7 @@ def layout(canvas: Any, height: int, **more: Any) -> None:
         font={"color": _TEXT},
         height=height,
         hovermode="closest",
+        separators=".\u202f",  # 10 000 has a narrow space, as in figures of Matplotlib
         modebar={"orientation": "v"},  # at the right edge; a horizontal one covers titles
         **more,
     )

@@ -34,6 +34,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from viakit.base.words import counted
 from viakit.measure import table
 from viakit.measure.kinds import TRANSFERS, kind_of
 from viakit.measure.ladder import format_size
@@ -50,6 +51,7 @@ __all__ = [
 ]  # fmt: skip
 
 FORMATS = (".png", ".svg", ".pdf", ".html")
+_TITLE = 90  # characters of a title that fit above three fields
 LABEL_WIDTH, LABEL_HEIGHT = 42, 10  # size of a time label in the signature graph, in points
 HEADINGS = {
     "throughput": "Throughput graph", "signature": "Signature graph", "ratio": "Ratio of times",
@@ -212,7 +214,7 @@ def _quiet_matplotlib() -> Iterator[None]:
 
 
 def title_of(drawn: Sequence[Mapping[str, Any]], documents: Sequence[Document]) -> str:
-    """Return a title in one line: the protocols, and the place if all ran in one place."""
+    """Return a title in one line: the protocols, or their number if they are many, and the place if it was one."""
     protocols = dict.fromkeys(one["protocol"] for each in documents for one in each["series"] if one["points"])
     names = list(protocols) if len(protocols) > 1 else [one["label"] for one in drawn[:1]]
     places = {one["hosts"] for each in documents for one in each["series"] if one["points"]}
@@ -221,7 +223,8 @@ def title_of(drawn: Sequence[Mapping[str, Any]], documents: Sequence[Document]) 
         if len(places) == 1
         else ""
     )
-    return ", ".join(names[:-1]) + (" and " if len(names) > 1 else "") + names[-1] + where
+    every = ", ".join(names[:-1]) + (" and " if len(names) > 1 else "") + names[-1]
+    return (every if len(every) <= _TITLE or len(names) == 1 else counted(len(names), "protocol")) + where
 
 
 def panels(n: int) -> tuple[Figure, list[Any]]:

@@ -30,10 +30,10 @@ def _largest(names: Names) -> str:
     means = {name: one["mean"] for name, one in names.counted.items()}
     chosen = text_of(names, "largest", tuple(means))
     if means[chosen] < max(means.values()):
-        raise Wrong(f"{chosen} sends {means[chosen] / 1000:.3g} KB per message; another application sends more")
+        raise Wrong(f"{chosen} sends {means[chosen] / 1024:.3g} KiB per message; another application sends more")
     return (
-        f"{chosen}, {means[chosen] / 1000:.3g} KB per message here. In the paper, with other sizes and 8 processors, "
-        "IS has the largest (178 KB) and 3D-FFT the second (57 KB)."
+        f"{chosen}, {means[chosen] / 1024:.3g} KiB per message here. In the paper, with other sizes and 8 processors, "
+        "IS has the largest (178 KiB) and 3D-FFT the second (57 KiB)."
     )
 
 

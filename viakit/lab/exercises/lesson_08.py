@@ -77,6 +77,9 @@ def lost_frames():
         ("times_more",),
         _factor,
         ("`again` has the share of retransmitted frames by way.", "Which share must be the dividend?"),
-        "times_more = again['go_back_n'] / again['selective']",
+        """
+share = again["selective"]
+times_more = again["go_back_n"] / share if share else float("nan")  # no frame was lost: there is no ratio
+""",
     ),
 )
