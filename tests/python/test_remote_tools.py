@@ -333,6 +333,34 @@ while not os.path.exists({str(seen)!r}):
     waiting.until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), limit_s=LIMIT_S)
 
 
+@pytest.mark.parametrize(
+    ("options", "library"),
+    [
+        ({"protocol": "mpi:mpich"}, "mpi:mpich"),
+        ({"protocol": "mpi:openmpi"}, "mpi:openmpi"),
+        ({"launcher": "mpi:mpich", "protocol": "tcp"}, "mpi:mpich"),
+    ],
+    ids=lambda one: one if isinstance(one, str) else "launched" if "launcher" in one else "ranks",
+)
+def test_ranks_of_a_notebook_run_on_machines_under_an_mpi(hosts, options, library):
+    """An interrupt leaves the ranks alive, on both machines, and nothing remains there."""
+    needs.module("ipyparallel", "lab")
+    needs.mpi_library(library)
+    from viakit.lab.ranks import Ranks
+
+    with Ranks(2, hosts="ssh:h0,h1", **options) as ranks:
+        assert ranks.run("import os; os.uname().nodename") == ["'h0'", "'h1'"]
+        assert ranks.run("comm.allreduce(rank + 1)") == ["3", "3"]
+        with pytest.raises(TimeoutError):
+            ranks.run("import time; time.sleep(1000)", timeout_s=0.3)
+        assert ranks.run("rank") == ["0", "1"]
+        folders = [Path(text.strip("'")) for text in ranks.run("os.environ['IPYTHONDIR']")]
+        pids = ranks.pids.values()
+        assert len({*folders}) == 2
+    waiting.until(lambda: not any(folder.exists() for folder in folders), limit_s=LIMIT_S)
+    waiting.until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), limit_s=LIMIT_S)
+
+
 def test_ranks_on_machines_end_with_their_kernel(hosts):
     needs.module("ipyparallel", "lab")
     program = (
@@ -374,8 +402,6 @@ def test_ranks_on_machines_without_ipyparallel_name_the_remedy(tmp_path, monkeyp
     [
         ({"hosts": "ssh:h0,,h1"}, "expected ssh:HOST"),
         ({"hosts": "ssh:@/nowhere"}, "must contain a host on each line"),
-        ({"hosts": "ssh:a,b", "protocol": "mpi"}, "expected protocol via, bip or tcp"),
-        ({"hosts": "ssh:a,b", "launcher": "mpi:mpich"}, "and no launcher"),
         ({"hosts": "ssh:a,b,c"}, "expected a rank for each host"),
     ],
 )

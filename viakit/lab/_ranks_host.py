@@ -29,8 +29,9 @@ from pathlib import Path
 from typing import Any
 
 from viakit.base.process import end_with_parent
-from viakit.lab._relay import RemoteEngines
+from viakit.lab._relay import RemoteEngines, RemoteMpiEngines, interrupt_engines
 from viakit.launch import LaunchError
+from viakit.launch import mpi_library as mpi
 from viakit.launch.mpi_job import MpiLaunch
 from viakit.launch.runner import Launch, Options, launch_of
 from viakit.testbed import TestbedError
@@ -126,25 +127,12 @@ def _link_sockets(contents: dict[str, Any], folder: Path, letter: str) -> None:
                 (folder / f"{letter}:{port}").symlink_to(f"{letter}-{port}")
 
 
-def _interrupt_engines(folder: Path) -> None:
-    """Send SIGINT to each engine directly, because ``mpiexec`` would end the engines instead.
-
-    Engines are identified by their command line, which contains the folder's name. That of ``mpiexec`` contains the
-    name, too, but in a later position.
-    """
-    wanted = [b"-m", b"ipyparallel.engine", f"--file={folder / ENGINE_FILE}".encode()]
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if (process / "cmdline").read_bytes().split(b"\0")[1:4] == wanted:
-                os.kill(int(process.name), signal.SIGINT)
-
-
 def _serve_kernel(commands: int, launch: Any, folder: Path) -> None:
     """Carry out the kernel's commands until the pipe ends."""
     with os.fdopen(commands) as lines:
         for line in lines:
             if line.strip() == "interrupt" and isinstance(launch, MpiLaunch):
-                _interrupt_engines(folder)
+                interrupt_engines(folder / ENGINE_FILE)
             elif line.strip() == "interrupt":
                 launch.interrupt()
     os.kill(os.getpid(), signal.SIGTERM)  # The launcher's handler ends all ranks.
@@ -168,7 +156,9 @@ def main() -> int:
         if options.remote is None:
             launch = launch_of(engine, options, out=sys.stderr.buffer)
         else:
-            launch = RemoteEngines(engine, options, folder, ENGINE_FILE, out=sys.stderr.buffer)
+            by_mpi = mpi.is_mpi(options.launcher) or mpi.is_mpi(options.protocol)
+            kind = RemoteMpiEngines if by_mpi else RemoteEngines
+            launch = kind(engine, options, folder, ENGINE_FILE, out=sys.stderr.buffer)
         controller = _start_controller(folder)
         threading.Thread(target=_serve_kernel, args=(commands, launch, folder), daemon=True).start()
         with contextlib.suppress(KeyboardInterrupt):
