@@ -94,6 +94,8 @@ static int descriptor_failed(via_ep *ep, const char *what, const VIP_DESCRIPTOR 
     }
     if (!d)
         return bench_fail(&ep->ep, BENCH_ERROR, "%s: the queue is empty, nothing was posted", what);
+    if (status == VIP_STATUS_TRANSPORT_ERROR)
+        return bench_fail(&ep->ep, BENCH_ERROR, "%s: transport error, the peer cannot be reached any more", what);
     return bench_fail(&ep->ep, BENCH_ERROR, "%s: the descriptor completed with status 0x%x", what, status);
 }
 

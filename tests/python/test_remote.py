@@ -311,6 +311,30 @@ def test_sweep_measures_between_machines(hosts, tmp_path):
     assert all(one["environment"]["kernel"] for one in environment["hosts"])
 
 
+def test_a_sweep_whose_wire_is_cut_names_both_machines_and_keeps_its_points(hosts, tmp_path):
+    """The connections of ssh do not use the wire. The sweep ends long before its time."""
+    words = ["sweep", "via-udp", "--sizes", "64,4K", "--seconds", "1000", "--hosts", "ssh:h0,h1"]
+    with subprocess.Popen(
+        [VIAKIT, *words, "--live", "--json", tmp_path / "cut.json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert json.loads(process.stdout.readline())["protocol"] == "via-udp"
+            hosts.hosts[1].run(["ip", "link", "set", "eth0", "down"], timeout=LIMIT_S)
+            _, errors = process.communicate(timeout=2 * LIMIT_S)
+        finally:
+            process.kill()
+            hosts.hosts[1].run(["ip", "link", "set", "eth0", "up"], timeout=LIMIT_S)
+    assert process.returncode == 1
+    assert "between h0 (10.77.0.1) and h1 (10.77.0.2)" in errors
+    document = json.loads((tmp_path / "cut.json").read_text())
+    assert not document["complete"]
+    assert document["series"][0]["points"]
+    assert "between h0" in document["errors"][0]["message"]
+
+
 def test_sweep_refuses_what_is_for_a_testbed(hosts):
     for words, says in (
         (["--mtu", "9000"], "--mtu sets the testbed's wire"),
@@ -437,7 +461,7 @@ def test_a_rank_that_dies_ends_the_job_on_all_machines(hosts, tmp_path):
     (tmp_path / "prog.py").write_text(PROGRAM)
     done = viakit("run", "--hosts", "ssh:h0,h1", tmp_path / "prog.py", "die", "wait")
     assert done.returncode == 128 + signal.SIGKILL
-    assert "rank 1 ended by SIGKILL" in done.stderr
+    assert "rank 1 ended by SIGKILL on h1" in done.stderr
     assert not _running(tmp_path)
 
 

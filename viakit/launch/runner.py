@@ -423,7 +423,9 @@ class Launch:
         for number, stream in self._kept.items():
             stream.decide(shown=number == rank.number)
         lost = None if rank.local else rank.process.host.trouble  # type: ignore[union-attr]
-        event = f"{lost}; rank {rank.number} was there" if lost else f"rank {rank.number} ended {how_ended(rank)}"
+        there = "" if self._options.remote is None else f" on {rank.process.host.name}"  # type: ignore[union-attr]
+        how = f"{how_ended(rank)}{there}"
+        event = f"{lost}; rank {rank.number} was there" if lost else f"rank {rank.number} ended {how}"
         self._report(f"{event}{ended}")
         for stream in self._streams.values():
             stream.mute = stream.rank != rank.number and stream.sink is self._err and not self._options.label

@@ -21,10 +21,10 @@ from viakit.measure.far_ranks import FarRanks
 from viakit.measure.ranks import Ranks
 
 if TYPE_CHECKING:
-    from viakit.remote import RemoteHost
-    from viakit.testbed import Host
+    from viakit.remote import Remote, RemoteHost
+    from viakit.testbed import Host, Testbed
 
-__all__ = ["Team", "last_words", "use_machine"]
+__all__ = ["Team", "last_words", "use_machine", "with_hosts"]
 
 _CLOSE_S = 5.0  # time for processes to end after the request to close
 
@@ -42,6 +42,15 @@ def last_words(output: IO[bytes]) -> str:
     """Return the end of the processes' output."""
     output.seek(0)
     return output.read()[-2000:].decode(errors="replace").strip()
+
+
+def with_hosts(text: str, testbed: Testbed | Remote | None) -> str:
+    """Return the text of a failure, with the hosts of both sides if they are real machines and it names none of them."""
+    if testbed is None or testbed.kind != "ssh" or any(f"host {host.name}" in text for host in testbed.hosts):
+        return text
+    first, line, rest = text.partition("\n")
+    places = " and ".join(f"{host.name} ({host.address or host.interface})" for host in testbed.hosts)
+    return f"{first.rstrip(';:')}; it was measured between {places}{line}{rest}"
 
 
 class Team:

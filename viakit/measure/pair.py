@@ -374,6 +374,7 @@ class Pair(children.Team):
             cause = min(failures, key=lambda error: _CAUSES.index(error.reason) if error.reason in _CAUSES else 0)
             if cause.reason == "died":
                 cause.reason = "gone"
+            cause.args = (children.with_hosts(str(cause), self._testbed),)
             self._broken = str(cause)
             raise cause
         return [answer for answer in answers if answer is not None]
