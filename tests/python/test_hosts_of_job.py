@@ -69,6 +69,18 @@ def test_sweep_measures_between_the_hosts_of_the_job(job, tmp_path):
     assert [one["environment"]["host"] for one in environment["hosts"]] == ["h0", "h1"]
 
 
+@pytest.mark.parametrize(("outer", "inner"), [("mpich", "openmpi"), ("openmpi", "mpich")])
+def test_an_mpi_is_measured_between_the_hosts_of_a_job_of_another(job, tmp_path, outer, inner):
+    """The variables of the outer launcher do not reach the inner library's ranks."""
+    needs.mpi_library(f"mpi:{inner}")
+    words = ["sweep", "tcp", f"mpi:{inner}", "--sizes", "64", "--seconds", "1", "--validate", "--json", tmp_path / "s"]
+    done = run(job, outer, 1, words, tmp_path)
+    assert done.returncode == 0, done.stderr
+    series = json.loads((tmp_path / "s").read_text())["series"]
+    assert [(one["protocol"], one["hosts"]) for one in series] == [("tcp", "ssh"), (f"mpi:{inner}", "ssh")]
+    assert all(one["points"] for one in series)
+
+
 def test_run_starts_as_many_ranks_as_the_job_has(job, tmp_path):
     (tmp_path / "prog.py").write_text(PROGRAM)
     done = run(job, "openmpi", 2, ["run", "prog.py"], tmp_path)

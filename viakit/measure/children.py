@@ -45,7 +45,7 @@ def last_words(output: IO[bytes]) -> str:
 
 
 def with_hosts(text: str, testbed: Testbed | Remote | None) -> str:
-    """Return the text of a failure, with the hosts of both sides if they are real machines and it names none of them."""
+    """Return the text of a failure, with the hosts of both sides if they are real machines that it does not name."""
     if testbed is None or testbed.kind != "ssh" or any(f"host {host.name}" in text for host in testbed.hosts):
         return text
     first, line, rest = text.partition("\n")
