@@ -9,6 +9,7 @@ from __future__ import annotations
 import html
 import importlib
 import math
+import numbers
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -288,9 +289,12 @@ def reveal(exercise: int) -> Any:
 def number_of(names: Names, name: str) -> float:
     """Return an answer that must be a number. Raises :class:`Wrong`."""
     value = getattr(names, name)
-    if isinstance(value, bool) or not hasattr(value, "__float__") or isinstance(value, str):
-        raise Wrong(f"{name} is {value!r}; expected a number")
-    found = float(value)
+    try:
+        if isinstance(value, (bool, str)) or not hasattr(value, "__float__"):
+            raise TypeError
+        found = float(value)
+    except TypeError:  # an array of several numbers, or a class such as int, has __float__, too
+        raise Wrong(f"{name} is {value!r}; expected a number") from None
     if not math.isfinite(found):
         raise Wrong(f"{name} is {found}; expected a finite number")
     return found
@@ -343,7 +347,7 @@ def predict(name: str, guess: Any, question: str = "") -> Any:
     if guess is ...:
         lesson.guesses.setdefault(name, None)
         return _Note(f"{subject} Write your guess in place of ... and run this cell, before you measure.")
-    if isinstance(guess, bool) or not isinstance(guess, (int, float)):
+    if isinstance(guess, bool) or not isinstance(guess, numbers.Real):  # NumPy's numbers, too
         raise ValueError(f"the guess for {name!r} is {guess!r}; expected a number, or ... for none")
     lesson.guesses[name] = float(guess)
     return _Note(f"{subject} Your guess is {guess:g}.")
