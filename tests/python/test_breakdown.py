@@ -41,6 +41,7 @@ def test_numbers_on_coloured_parts_are_the_same_in_each_theme():
 def test_what_was_not_separated_is_said():
     found = Breakdown(8, [message(softirq=None), message(protocol="udp", polled_s=5e-6)])
     assert "no softirq for tcp, where" in found.note(), "udp's was counted"
+    assert str(found).count("not counted") == found._repr_html_().count("not counted") == 1
     hatches = {bar.get_hatch() for bars in found.figure().axes[1].containers for bar in bars}
     assert {"///", "..."} <= hatches, "interrupt and wake-up have one tone in grey"
     assert "negative remainder" in found.note()

@@ -62,6 +62,7 @@ PARTS = ("system calls", "copies", "protocol", "interrupt", "wake-up", "remainde
 PROTOCOLS = ("tcp", "udp", "via-eth")
 # From dark to light, for grey. None is INK, which pages exchange for the colour of their text.
 COLOURS = ("#4C4C4C", "#0072B2", "#D55E00", "#E69F00", "#56B4E9", "#BBBBBB")
+NOT_COUNTED = "not counted"  # 0 would be a claim
 HATCHES = ("", "", "", "///", "...", "")  # where neighbours have one tone in grey
 MOST_BYTES = 1400  # one frame; longer messages overlap their own steps
 _CALLS = {"tcp": 2, "udp": 2, "via-eth": 1}
@@ -107,6 +108,10 @@ class Message:
         values = (calls, copies, protocol, interrupt, self.blocking_s - self.polled_s, self.polled_s - thread_s)
         return dict(zip(PARTS, values, strict=True))
 
+    def counts(self, part: str) -> bool:
+        """Return whether a part was counted. Without a count of softirq, the interrupt's was not."""
+        return part != "interrupt" or self.softirq is not None
+
 
 @dataclass
 class Breakdown:
@@ -140,8 +145,11 @@ class Breakdown:
         title = f"[bold]One message of {self.nbytes} bytes, one way[/bold]"
         made = sheet(*heads, title=title, caption=self.note())
         for part in PARTS:
-            cells = [one.parts[part] for one in self.messages]
-            made.add_row(part, *(f"{'-' * (cell < 0)}{format_time(abs(cell))}" for cell in cells))
+            cells = [(one.parts[part], one.counts(part)) for one in self.messages]
+            words = (
+                f"{'-' * (time < 0)}{format_time(abs(time))}" if counted else NOT_COUNTED for time, counted in cells
+            )
+            made.add_row(part, *words)
         made.add_section()
         made.add_row("blocking", *(format_time(one.blocking_s) for one in self.messages))
         made.add_row("polled", *(format_time(one.polled_s) for one in self.messages))
@@ -206,8 +214,12 @@ class Breakdown:
             axes.spines[side].set_visible(False)
 
     def _repr_html_(self) -> str:
-        rows = [[part, *(f"{one.parts[part] * 1e6:.3f}" for one in self.messages)] for part in PARTS]
+        rows = [
+            [part, *(f"{one.parts[part] * 1e6:.3f}" if one.counts(part) else NOT_COUNTED for one in self.messages)]
+            for part in PARTS
+        ]
         rows.append(["blocking", *(f"{one.blocking_s * 1e6:.3f}" for one in self.messages)])
+        rows.append(["polled", *(f"{one.polled_s * 1e6:.3f}" for one in self.messages)])
         head = ["µs", *(one.protocol for one in self.messages)]
         words = f"One message of {self.nbytes} bytes, one way. {self.note()}"
         return plot.inline_figure(self.figure(), "parts of a message") + html_table(words, head, rows)
