@@ -143,7 +143,8 @@ class CommandFigure(Directive):
         if self.draws:  # before the words of another command, if there is one: trace ends its options there
             place = words.index("viakit", 3) if "viakit" in words[3:] else len(words)
             words[place:place] = [self.options.get("by", "--plot"), str(path)]
-        environment = {**os.environ, "COLUMNS": "140", "NO_COLOR": "1"}
+        # A page shows 88 columns. Wider tables would have to be scrolled, and their last column is often the verdict.
+        environment = {**os.environ, "COLUMNS": "88", "NO_COLOR": "1"}
         environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
         try:
             # There, because in the checkout Python would import the sources and not the installed package.
