@@ -372,6 +372,7 @@ def test_another_wire_wants_other_ranks(monkeypatch):
     assert machines.options["hosts"] == "ssh:a*2,b*1"
     assert ours.ranks_line("--hosts ssh:a*2,b*1") is machines
     assert ours.ranks_line("--hosts ssh:a*2,b --network eth:eth0") is not machines
+    assert ours.ranks_line("--hosts ssh:a,b --protocol mpi").options["protocol"] == "mpi"
     last = ours.ranks_line(words + " --mtu 9000")
     assert last.options["mtu"] == 9000
     for slip in (
@@ -382,7 +383,7 @@ def test_another_wire_wants_other_ranks(monkeypatch):
         "--hosts testbed:2 --rate fast",
         "--hosts ssh:a,,b",
         "--hosts a,b",
-        "--hosts ssh:a,b --protocol mpi",
+        "-n 2 --hosts ssh:a,b,c --protocol mpi",
         "--mtu 0",
     ):
         with pytest.raises(magics.UsageError, match=r"expected|choose one of"):
