@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FarMpiLaunch"]
 
+_DOUBT_S = 0.6  # from the end of mpiexec until a connection notices the loss of a machine, which may have caused it
 _MPIEXEC_S = 5.0  # from the end of the last rank to that of mpiexec, on a busy machine
 
 
@@ -87,7 +88,7 @@ class FarMpiLaunch(Launch):
         super()._turn()
         if self._ending_at is not None or self._testbed is None:
             return
-        lost = next((host.trouble for host in self._testbed.hosts if host.trouble), None)
+        lost = self._lost()
         if lost is not None and self._failed is None:
             self._failed = self._ranks[0]
             self._report(f"{lost}; the job is ended")
@@ -101,6 +102,18 @@ class FarMpiLaunch(Launch):
             )
             self._end_all()
 
+    def _lost(self, wait_s: float = 0.0) -> str | None:
+        """Return why a machine is lost, or None. `wait_s`: time for the connections to notice it."""
+        assert self._testbed is not None
+        deadline = time.monotonic() + wait_s
+        while True:
+            for host in self._testbed.hosts:
+                if host.trouble is not None:
+                    return host.trouble
+            if time.monotonic() >= deadline:
+                return None
+            time.sleep(0.02)
+
     def _mpiexec_is_late(self) -> bool:
         """Return whether all ranks ended more than _MPIEXEC_S ago."""
         if self._ranks_ended_at is None and self._mpi is not None and self._mpi.ranks_have_ended():
@@ -112,10 +125,9 @@ class FarMpiLaunch(Launch):
         failed = rank.status != 0 and self._ending_at is None
         if failed and self._failed is None:
             assert self._mpi is not None
-            lost = rank.process.host.trouble  # type: ignore[union-attr]
-            flavour = self._mpi.flavour
             self._failed = rank
-            self._report(lost or f"mpiexec ({flavour}) ended {how_ended(rank)}; {self._names}")
+            ending = f"mpiexec ({self._mpi.flavour}) ended {how_ended(rank)}; {self._names}"
+            self._report(self._lost(_DOUBT_S) or ending)  # mpiexec may notice it first
         if rank.status != 0 and self._mpi is not None:
             self._mpi.kill()  # strays would hold the output open
 
