@@ -94,6 +94,11 @@ def jupyter(tmp_path, monkeypatch):
         print((tmp_path / "server.log").read_text())
 
 
+# Each figure of Plotly in the page: its number of traces, and its axes
+FIGURES = """[...document.querySelectorAll('.js-plotly-plot')].map(
+    figure => [figure.data?.length, Object.keys(figure.layout ?? {}), figure.data?.map(trace => trace.x?.length)])"""
+
+
 @contextlib.contextmanager
 def chromium():
     """Yield a page of Chromium, with the messages of its console in `page.complaints`."""
@@ -113,6 +118,9 @@ def chromium():
             yield page
         finally:
             shoot(page, "0-last")
+            print("console:", page.complaints)  # pytest shows both for a test that fails
+            with contextlib.suppress(sync_api.Error):
+                print("figures:", page.evaluate(FIGURES))
             browser.close()
 
 

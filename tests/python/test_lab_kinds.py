@@ -382,6 +382,22 @@ def test_a_folder_for_sockets_has_a_short_name(monkeypatch, tmp_path):
     assert not os.listdir(tmp_path / ("x" * 80))
 
 
+def test_a_page_that_loads_slowly_draws_the_panel_as_it_is_by_then():
+    """A page that has not loaded Plotly's code yet ignores changes: it draws what the state of the figure holds."""
+    (found,) = notebook(
+        "import time\nfrom viakit import lab\n"
+        "c = lab.compare('via-loop', sizes='8', seconds=600, hosts='local', start=False)\n"
+        "def points(): return [n for t in c.panel.figure.get_state()['_widget_data'] for n in t.get('x') or ()]\n"
+        "print(c.panel.figure.get_state()['_widget_layout']['xaxis']['type'], set(points()) - {None})\n"
+        "c.start()\nend = time.monotonic() + 150\n"
+        "while 8 not in points() and time.monotonic() < end: time.sleep(0.01)\n"
+        "print(8 in points(), c.state)\nc.panel._on_shown({'new': {'layout_delta': {}}})\n"
+        "c.stop(); print(c.panel._is_shown)",
+        mode="widgets",
+    )
+    assert printed(found).split() == ["log", "set()", "True", "running", "True"]
+
+
 def test_their_panels_start_follow_and_stop():
     barrier, app, faults = notebook(
         "from viakit import lab\nb = lab.barrier('default', ranks=[2], seconds=0.2); b.wait()._repr_html_()\n"

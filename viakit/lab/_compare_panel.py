@@ -57,6 +57,7 @@ class ComparePanel(Panel):
         self.bottom.children = [self.size, self.name, self.save]
         self.widget.children = [*self.widget.children, self.counters]
         self._draw([])
+        self._renew()
 
     @property
     def figure(self) -> go.FigureWidget:

@@ -113,6 +113,9 @@ class Panel:
         # The picture is above the controls, so that it is in view while the measurement runs.
         self.widget = widgets.VBox([self.top, self.picture, self.controls, self.bottom, theme])
         self.widget.add_class("viakit-lab")
+        self._is_shown = False
+        for figure in self.figures():
+            figure.observe(self._on_shown, "_js2py_layoutDelta")
         self._renew()
 
     # ------------------------------------------------------------------------------------ to be implemented
@@ -143,11 +146,19 @@ class Panel:
         self.save.disabled = not series
         if series:
             self._draw(series)
-        if not job.running:
+        if not job.running or not self._is_shown:
             self._renew()
 
+    def _on_shown(self, change: Any) -> None:
+        """Note that a page shows a figure: Plotly's code there has sent the details of its layout."""
+        self._is_shown = self._is_shown or bool(change["new"])
+
     def _renew(self) -> None:
-        """Give the figure as it is now to pages that are loaded later. Without this they get it as it was created."""
+        """Give the figures as they are now to pages that draw them later.
+
+        A page ignores changes of a figure until it has loaded Plotly's code, and one that is loaded later does not get
+        them. Without this both draw the figure as it was created.
+        """
         for figure in self.figures():
             figure._widget_layout, figure._widget_data = deepcopy(figure._layout_obj._props), deepcopy(figure._data)
 
