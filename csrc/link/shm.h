@@ -51,7 +51,7 @@
 #define SHM_MASK (SHM_CELLS - 1)
 #define SHM_MAX_PAYLOAD 8192
 #define SHM_SHORT_BELOW 1024            /* longer messages may go by reference (via/data/tx.c) */
-#define SHM_MAGIC 0x56696153686d3031ull /* in segments and greetings; its last digits are the version of the layout */
+#define SHM_MAGIC 0x56696153686d3032ull /* in greetings; its last digits are the version of the layout */
 
 #define SHM_CONTROL 8 /* bytes of the control word, before the frame */
 
@@ -70,14 +70,16 @@ struct shm_rings {
     struct shm_ring to_listener, to_caller;
 };
 
-/* First page of a segment. The owner writes it before any peer has it. Afterwards only `sleeping` changes. */
+/* First page of a segment. Any peer can write it, so nothing else depends on it: bounds are in the greeting. */
 struct shm_station {
-    uint64_t magic;
-    uint64_t arena_offset, arena_len;
-    uint64_t arena_address; /* the arena's address in the owner */
-    uint32_t needs_fence;   /* the owner's kernel has no membarrier: senders must fence */
-    uint8_t pad[SHM_CELL - 36];
+    uint32_t needs_fence; /* the owner's kernel has no membarrier: senders must fence */
+    uint8_t pad[SHM_CELL - 4];
     uint32_t sleeping; /* the owner sleeps, or is about to: ring its doorbell. On a line of its own */
+};
+
+/* Where the arena lies in a segment, and its address in the owner. */
+struct shm_arena {
+    uint64_t offset, len, address;
 };
 
 /* An entry of the region table, laid out as in via/mem.h, which checks that. The owner writes all of it, `handle` last
@@ -166,7 +168,7 @@ int shm_make_segment(struct link *link);
 void shm_free_segment(struct link *link);
 /* Map the peer's segment, and the rings of the pair, and close the descriptor in any case. Return 0, -ENOMEM if address
  * space does not suffice, -1 if the file is not such memory. */
-int shm_map_station(struct link_peer *peer, int fd);
+int shm_map_station(struct link_peer *peer, int fd, const struct shm_arena *arena);
 int shm_map_rings(struct link_peer *peer, int fd);
 int shm_make_rings(struct link_peer *peer);
 void shm_unmap(struct link_peer *peer);

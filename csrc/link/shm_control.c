@@ -50,6 +50,7 @@ struct greeting {
     uint32_t port;
     uint32_t version;
     uint64_t probe_address; /* address of a word that holds SHM_MAGIC in the sender's own memory */
+    struct shm_arena arena; /* not in the segment, where another peer could change it before this one reads it */
 };
 
 /* Replaces a greeting, without descriptors: the memory of the caller's greeting could not be mapped. */
@@ -161,7 +162,12 @@ int shm_listen(struct link *link, const char *name)
  * or not at all. MSG_NOSIGNAL: for a peer that died meanwhile the call returns an error, without a SIGPIPE. */
 static int send_greeting(struct link_peer *peer, const int *fds, int n_fds)
 {
-    struct greeting g = {SHM_MAGIC, peer->link->port, WIRE_VERSION, (uint64_t)(uintptr_t)&probe_word};
+    const struct link *link = peer->link;
+    struct greeting g = {.magic = SHM_MAGIC,
+                         .port = link->port,
+                         .version = WIRE_VERSION,
+                         .probe_address = (uint64_t)(uintptr_t)&probe_word,
+                         .arena = {link->arena_offset, link->arena_len, link->arena_address}};
     struct iovec iov = {&g, sizeof g};
     union {
         char bytes[CMSG_SPACE(3 * sizeof(int))];
@@ -397,7 +403,7 @@ void shm_receive_greeting(struct link_peer *peer)
     int got = read_greeting(peer->socket, &g, fds, 2);
     if (got == 1) {
         peer->event_fd = vk_file_own(fds[0]);
-        int error = shm_map_station(peer, fds[1]);
+        int error = shm_map_station(peer, fds[1], &g.arena);
         if (error == -ENOMEM)
             link_report_no_address_space(peer->link->client, peer->port);
         if (error || !is_doorbell(peer->event_fd)) {
@@ -438,7 +444,7 @@ static void answer_call(struct link *link, int s)
  * failure. */
 static void refuse_no_memory(struct link_peer *peer)
 {
-    struct greeting g = {NO_MEMORY_MAGIC, peer->link->port, WIRE_VERSION, 0};
+    struct greeting g = {.magic = NO_MEMORY_MAGIC, .port = peer->link->port, .version = WIRE_VERSION};
     (void)!vk_send(peer->socket, &g, sizeof g, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
@@ -454,7 +460,7 @@ static int receive_hello(struct link_peer *peer)
     peer->event_fd = vk_file_own(fds[1]);
     peer->probe_address = g.probe_address;
     int rings = shm_map_rings(peer, fds[0]),
-        station = shm_map_station(peer, fds[2]); /* both close their descriptors in any case */
+        station = shm_map_station(peer, fds[2], &g.arena); /* both close their descriptors in any case */
     if (rings == -ENOMEM || station == -ENOMEM)
         refuse_no_memory(peer);
     return rings || station || !is_doorbell(peer->event_fd) ? -1 : 1;

@@ -133,11 +133,7 @@ int shm_make_segment(struct link *link)
     link->arena_offset = before;
     link->arena_len = link->segment_len - before;
     link->arena_address = (uint64_t)(uintptr_t)p + before;
-    *link->station = (struct shm_station){.magic = SHM_MAGIC,
-                                          .arena_offset = before,
-                                          .arena_len = link->arena_len,
-                                          .arena_address = link->arena_address,
-                                          .needs_fence = vk_membarrier_register() != 0};
+    link->station->needs_fence = vk_membarrier_register() != 0;
     return 0;
 }
 
@@ -154,8 +150,9 @@ static int map_failed(int error)
     return error == ENOMEM ? -ENOMEM : -1;
 }
 
-/* Maps the peer's segment and closes the descriptor. Returns 0, or the result of map_failed(). */
-int shm_map_station(struct link_peer *peer, int fd)
+/* Maps the peer's segment, with the arena that its greeting reports, and closes the descriptor. Returns 0, or the result
+ * of map_failed(). */
+int shm_map_station(struct link_peer *peer, int fd, const struct shm_arena *arena)
 {
     struct stat st;
     void *p = MAP_FAILED;
@@ -168,18 +165,17 @@ int shm_map_station(struct link_peer *peer, int fd)
     close(fd);
     if (p == MAP_FAILED)
         return map_failed(error);
-    struct shm_station *s = p;
     uint64_t size = (uint64_t)st.st_size;
-    peer->arena_offset = vk_load_relaxed(&s->arena_offset); /* read once: the peer could change them later */
-    peer->arena_len = vk_load_relaxed(&s->arena_len);
-    peer->arena_address = vk_load_relaxed(&s->arena_address);
     /* Checked in this order, so that no subtraction wraps: the offset lies within the file, then the length within the
      * rest. The whole region table must be accessible, so it ends at SHM_BEFORE_ARENA at the latest. */
-    if (s->magic != SHM_MAGIC || peer->arena_offset > size || peer->arena_offset < SHM_TABLE_OFFSET ||
-        peer->arena_offset > SHM_BEFORE_ARENA || peer->arena_len > size - peer->arena_offset) {
+    if (arena->offset > size || arena->offset < SHM_TABLE_OFFSET || arena->offset > SHM_BEFORE_ARENA ||
+        arena->len > size - arena->offset) {
         munmap(p, (size_t)st.st_size);
         return -1;
     }
+    peer->arena_offset = arena->offset;
+    peer->arena_len = arena->len;
+    peer->arena_address = arena->address;
     peer->station = p;
     peer->station_len = (size_t)st.st_size;
     return 0;

@@ -22,7 +22,7 @@ from waiting import LIMIT_S, until
 
 from viakit import via
 
-MAGIC = 0x56696153686D3031
+MAGIC = 0x56696153686D3032
 WIRE_VERSION = 1
 RINGS = 2 * (64 + 1024 * 64)
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
@@ -70,8 +70,8 @@ def memory(nbytes: int, content: bytes = b"", seals: int = SEALS) -> int:
     return fd
 
 
-def segment(offset: int = 4096 + 64 * 16384, length: int = 4096, nbytes: int = 8192 + 64 * 16384, **other: int) -> int:
-    return memory(nbytes, struct.pack("<QQQQI", MAGIC, offset, length, 0x10000, 0), **other)
+def segment(nbytes: int = 8192 + 64 * 16384, **other: int) -> int:
+    return memory(nbytes, **other)
 
 
 def huge_segment() -> int:
@@ -106,7 +106,13 @@ def full_pipe() -> int:
 keep_open: list[int] = []
 keep_listening: list[socket.socket] = []
 
-GREETING = struct.pack("<QIIQ", MAGIC, 40000, WIRE_VERSION, 0)
+
+def greeting(offset: int = 4096 + 64 * 16384, length: int = 4096) -> bytes:
+    """Return a greeting with the place of the arena in the segment."""
+    return struct.pack("<QIIQQQQ", MAGIC, 40000, WIRE_VERSION, 0, offset, length, 0x10000)
+
+
+GREETING = greeting()
 BAD = {
     "truncated": (GREETING[:-1], [lambda: memory(RINGS), doorbell, segment]),
     "another magic": (bytes(8) + GREETING[8:], [lambda: memory(RINGS), doorbell, segment]),
@@ -119,8 +125,8 @@ BAD = {
     "rings are no memory": (GREETING, [doorbell, doorbell, segment]),
     "a segment that can shrink": (GREETING, [lambda: memory(RINGS), doorbell, lambda: segment(seals=0)]),
     "a segment of huge pages": (GREETING, [lambda: memory(RINGS), doorbell, huge_segment]),
-    "an arena past the end": (GREETING, [lambda: memory(RINGS), doorbell, lambda: segment(length=1 << 40)]),
-    "an arena that wraps": (GREETING, [lambda: memory(RINGS), doorbell, lambda: segment(offset=2**64 - 4096)]),
+    "an arena past the end": (greeting(length=1 << 40), [lambda: memory(RINGS), doorbell, segment]),
+    "an arena that wraps": (greeting(offset=2**64 - 4096), [lambda: memory(RINGS), doorbell, segment]),
     "a segment without a table": (GREETING, [lambda: memory(RINGS), doorbell, lambda: segment(nbytes=4096)]),
     "a doorbell that blocks": (GREETING, [lambda: memory(RINGS), full_pipe, segment]),
     "a doorbell that may block": (GREETING, [lambda: memory(RINGS), lambda: os.eventfd(0), segment]),
@@ -200,6 +206,33 @@ def test_a_doorbell_that_is_made_blocking_after_the_greeting() -> None:
             until(lambda: rings[RINGS // 2 + 64] != 0)  # the reply
             assert station[64] == 0
             talk()
+        for fd in [*fds, *theirs]:
+            os.close(fd)
+
+
+def test_a_nic_connects_to_one_whose_segment_was_overwritten() -> None:
+    """Another peer of the victim wrote into its segment before the new one has read it."""
+    with pair(f"shm:late-{os.getpid()}") as (victim, talk), closing(call(victim)) as caller, ExitStack() as late:
+        fds = greet(caller, GREETING, [lambda: memory(RINGS), doorbell, segment])
+        _, theirs, _, _ = socket.recv_fds(caller, 4096, 3)
+        with mmap.mmap(theirs[1], 4096) as station:
+            station[:64] = random.Random(2).randbytes(64)
+        nic = late.enter_context(via.Nic(victim.device))
+        here, there = late.enter_context(victim.create_vi()), late.enter_context(nic.create_vi())
+        inbox, outbox = (late.enter_context(one.create_region(4096)) for one in (nic, victim))
+        server = threading.Thread(target=lambda: victim.connect_wait("late", timeout_s=LIMIT_S).accept(here))
+        server.start()
+        there.connect(victim.address / "late", timeout_s=LIMIT_S, retry=True)
+        server.join()
+
+        def copies_from_the_segment() -> bool:
+            there.post_recv(via.Descriptor.recv(inbox[:4096]))
+            here.send(outbox[:4096], timeout_s=LIMIT_S)
+            assert there.recv_wait(timeout_s=LIMIT_S).length == 4096
+            return nic.counters["copies_mapped"] > 0
+
+        until(copies_from_the_segment)
+        talk()
         for fd in [*fds, *theirs]:
             os.close(fd)
 
