@@ -297,6 +297,13 @@ def test_bench_refuses_hosts(words, says):
 # ---- ranks of a notebook
 
 
+def traces_of(ranks):
+    """Return the folders of the engines, one on each of two machines, and their processes in /proc."""
+    folders = [Path(text.strip("'")) for text in ranks.run("os.environ['IPYTHONDIR']")]
+    assert len({*folders}) == 2
+    return folders, [Path(f"/proc/{pid}") for pid in ranks.pids.values()]
+
+
 def test_ranks_of_a_notebook_run_on_machines(hosts, tmp_path):
     """Output arrives while a cell runs, an interrupt leaves the ranks alive, and nothing remains on the machines."""
     needs.module("ipyparallel", "lab")
@@ -325,12 +332,9 @@ while not os.path.exists({str(seen)!r}):
         with pytest.raises(TimeoutError):
             ranks.run("comm.recv(source=1 - rank, tag=5)", timeout_s=0.3)
         assert ranks.run("rank") == ["0", "1"]
-        folders = [Path(text.strip("'")) for text in ranks.run("os.environ['IPYTHONDIR']")]
-        pids = ranks.pids.values()
-        assert len({*folders}) == 2
+        folders, processes = traces_of(ranks)
         assert all(folder.is_dir() and folder.name.startswith("viakit-host-") for folder in folders)
-    waiting.until(lambda: not any(folder.exists() for folder in folders), limit_s=LIMIT_S)
-    waiting.until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), limit_s=LIMIT_S)
+    waiting.until(lambda: not any(path.exists() for path in (*folders, *processes)), limit_s=LIMIT_S)
 
 
 @pytest.mark.parametrize(
@@ -354,11 +358,8 @@ def test_ranks_of_a_notebook_run_on_machines_under_an_mpi(hosts, options, librar
         with pytest.raises(TimeoutError):
             ranks.run("import time; time.sleep(1000)", timeout_s=0.3)
         assert ranks.run("rank") == ["0", "1"]
-        folders = [Path(text.strip("'")) for text in ranks.run("os.environ['IPYTHONDIR']")]
-        pids = ranks.pids.values()
-        assert len({*folders}) == 2
-    waiting.until(lambda: not any(folder.exists() for folder in folders), limit_s=LIMIT_S)
-    waiting.until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), limit_s=LIMIT_S)
+        folders, processes = traces_of(ranks)
+    waiting.until(lambda: not any(path.exists() for path in (*folders, *processes)), limit_s=LIMIT_S)
 
 
 def test_ranks_on_machines_end_with_their_kernel(hosts):
