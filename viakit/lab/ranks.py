@@ -215,7 +215,7 @@ class Ranks:
         _let_cells_follow_failures(self._client)
         self._wait_until(lambda: len(self._client.ids) >= self.n, deadline)
         self._view = self._client[:]
-        numbers = self._view.apply_async(_rank_of_engine)
+        numbers = self._view.apply_async(_prepare_engine)
         self._wait_until(numbers.ready, deadline)
         self._by_rank = dict(zip(numbers.get(), self._view.targets, strict=True))
         self._view = self._client[[self._by_rank[rank] for rank in range(self.n)]]
@@ -455,8 +455,8 @@ def _error(metadata: dict[str, Any]) -> tuple[str, str, list[str]]:
     return str(error.ename), str(error.evalue), trace
 
 
-def _rank_of_engine() -> int:
-    """Return the rank of an engine. Runs on the engine."""
-    from viakit.launch import detect  # The engine gets only this function, without its module.
+def _prepare_engine() -> int:
+    """Prepare an engine for cells, and return its rank. Runs on the engine."""
+    from viakit.lab._engine import prepare  # The engine gets only this function, without its module.
 
-    return detect().rank
+    return prepare()
