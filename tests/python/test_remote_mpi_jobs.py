@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import needs
 import pytest
 from leftovers import marked
 from ssh_hosts import ssh_hosts
+from waiting import until
 
 from viakit.launch.far_mpi import _cycle
 
@@ -165,16 +167,19 @@ def test_nothing_is_left_of_a_job_that_is_stopped(hosts, tmp_path, nothing_left,
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
 def test_a_machine_that_is_lost_ends_the_job_and_is_named(hosts, folder, tmp_path, nothing_left, flavour):
-    """The agent of h1 is killed, as by the end of its machine."""
+    """The agent of h1 is killed, as by the end of its machine. The folder that it cannot remove does not stay."""
     needs.mpi_library(f"mpi:{flavour}")
     with waiting_job(tmp_path, flavour) as process:
         there = marked(f"XDG_CACHE_HOME={folder}/cache_h1".encode())
         agents = [pid for pid, command in there.items() if "viakit.remote.agent" in command]
+        folders = set(re.findall(r"/\S+/viakit-host-\w+", " ".join(there.values())))
         for pid in agents:
             os.kill(pid, signal.SIGKILL)
         output, _ = process.communicate(timeout=LIMIT_S)
     assert process.returncode != 0
     assert "host h1" in output
+    assert folders
+    until(lambda: not any(os.path.exists(folder) for folder in folders), "the folders are removed", LIMIT_S)
 
 
 def test_an_application_runs_under_an_mpi(hosts, nothing_left):

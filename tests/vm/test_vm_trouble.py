@@ -1,10 +1,11 @@
-"""Faults of two machines: one that is out of reach, and one that is killed.
+"""Faults of two machines: one that is out of reach, a wire that is cut, and a machine that is killed.
 
 The last test leaves one machine, so this file is the last of the folder.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import time
@@ -66,23 +67,46 @@ def test_a_job_whose_machine_is_out_of_reach(vm, shared):
         gone(machine, "[w]aits.py")
 
 
-def test_a_machine_that_is_killed(vm, shared, tmp_path):
-    """A sweep keeps its measurements, the error names the host, and no process is left on the other machine."""
-    file = tmp_path / "kept.json"
-    words = ["--hosts", HOSTS, "--network", "eth:virtio", "--sizes", "64", "--seconds", "200", "--json", file]
-    process = subprocess.Popen(
-        [VIAKIT, "sweep", "via-eth", "tcp", *words],
+def sweep(shared: Path, file: Path, *words: str) -> subprocess.Popen:
+    """Start a sweep over the cards virtio, with ssh connections of its own."""
+    return subprocess.Popen(
+        [VIAKIT, "sweep", *words, "--hosts", HOSTS, "--network", "eth:virtio", "--live", "--json", file],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "VIAKIT_SSH": f"ssh -F {shared}/alone"},
     )
+
+
+@pytest.mark.parametrize("protocol", ["via-eth", "tcp"])
+def test_a_wire_that_is_cut(vm, shared, tmp_path, protocol):
+    """ssh goes on over its own wire. The error names both machines, the sizes before are kept, nothing is left."""
+    file = tmp_path / "kept.json"
+    # The first size has a small share of the time; the second one is not done when the cable is pulled.
+    process = sweep(shared, file, protocol, "--sizes", "64,1K", "--seconds", "600")
     try:
-        deadline = time.monotonic() + LIMIT_S
-        while not guest(vm[0], "pgrep -f viakit.measure.[w]orker || true").split():
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
+        assert process.stdout.readline(), process.communicate()  # the first figure
+        vm[1].set_link("virtio", up=False)
+        _, errors = process.communicate(timeout=LIMIT_S)
+    finally:
+        vm[1].set_link("virtio", up=True)
+        process.kill()
+        process.communicate()
+    assert process.returncode != 0
+    assert "alpha" in errors
+    assert "beta" in errors
+    document = json.loads(file.read_text())
+    assert not document["complete"]
+    assert document["series"][0]["points"]
+    for machine in vm:
+        gone(machine, "viakit.measure.[w]orker")
+
+
+def test_a_machine_that_is_killed(vm, shared, tmp_path):
+    """A sweep keeps its measurements, the error names the host, and no process is left on the other machine."""
+    process = sweep(shared, tmp_path / "kept.json", "via-eth", "tcp", "--sizes", "64", "--seconds", "200")
+    try:
+        assert process.stdout.readline(), process.communicate()  # the first figure
         vm[1].kill()
         _, errors = process.communicate(timeout=LIMIT_S)
     finally:

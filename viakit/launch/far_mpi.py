@@ -32,6 +32,7 @@ import itertools
 import os
 import select
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -45,7 +46,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from viakit.base.channel import Channel
 from viakit.base.failure import MeasureError
-from viakit.base.process import command
+from viakit.base.process import command, end_with_parent
 from viakit.base.secret import same_user
 from viakit.launch import mpi_library as mpi
 
@@ -503,10 +504,11 @@ def main() -> int:
     parser.add_argument("mark")
     parser.add_argument("wish")
     given = parser.parse_args()
-    control = Channel(socket.socket(fileno=given.control))
+    control, parent = Channel(socket.socket(fileno=given.control)), os.getppid()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(1))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent(signal.SIGTERM)  # and not by SIGKILL, so that the strays and the folder of a killed agent go, too
     gifts = {_listen(given.folder / _RANKS): given.ranks, _listen(given.folder / _STARTS): given.starts}
     lives = _Lives(given.folder / _LIVES, given.here)
     words = command(_MODULE, ["--agent", str(given.folder / _STARTS)])
@@ -519,8 +521,12 @@ def main() -> int:
             control.send(_found(given.wish, str(given.folder)))
             _serve(control, gifts, lives, files)
     finally:
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)  # A second one would leave the rest undone.
         _end_strays(given.mark, files)
         mpi.remove_files(mpi.mpich_files() - before)
+        if os.getppid() != parent:  # The agent, which removes its folders at its end, was killed.
+            shutil.rmtree(given.folder, ignore_errors=True)
         with contextlib.suppress(OSError):
             control.send({"ended": True})
     return 0
