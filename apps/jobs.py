@@ -129,7 +129,7 @@ def run_ranks(
         return _run_alone(command(words), timeout_s, variables, out, err)
     options = Options(
         ranks, hosts=hosts, python=python, network=network, mtu=mtu, rate=rate, placement=placement,
-        protocol=protocol, policy=policy, timeout=timeout_s, environment=variables,
+        protocol=protocol, policy=policy, timeout=timeout_s, environment=variables, prog=prog or "viakit run",
     )  # fmt: skip
     return launch_of(command(words), options, out, err).run()
 

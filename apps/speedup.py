@@ -278,7 +278,7 @@ class _Rounds:
                 try:
                     status = jobs.run_ranks(
                         words, job.ranks, job.launched, timeout_s=JOB_S, policy=job.policy,
-                        environment=self._environment(job), out=out, err=err, **wire,
+                        environment=self._environment(job), prog="viakit speedup", out=out, err=err, **wire,
                     )  # fmt: skip
                 except (LaunchError, TestbedError, OSError) as error:
                     if not self.series:  # there is nothing that would be lost

@@ -140,7 +140,7 @@ def _run_ranks(command: Sequence[str], hosts: int | str, network: str | None, py
     from viakit.launch.runner import launch_of  # start-up time
 
     try:
-        options = Options(ranks_for(None, hosts), hosts=hosts, network=network, python=python)
+        options = Options(ranks_for(None, hosts), hosts=hosts, network=network, python=python, prog="viakit trace")
         return launch_of([*command], options).run()
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -48,6 +48,8 @@ class Options:
         Seconds after which the job is ended, with status 124.
     environment : dict
         Variables to add to the ranks' environment.
+    prog : str
+        Command that starts the job. Messages of the launcher begin with it.
     """
 
     ranks: int
@@ -65,6 +67,7 @@ class Options:
     preload: bool = False
     timeout: float | None = None
     environment: dict[str, str] = field(default_factory=dict)
+    prog: str = "viakit run"
     remote: Spec | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:

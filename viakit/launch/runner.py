@@ -456,7 +456,7 @@ class Launch:
         """Print a message of the launcher, on a line of its own."""
         begin = "\n" if self._err.unfinished is not None else ""
         self._err.unfinished = None
-        self._err.put(f"{begin}viakit run: {text}\n".encode())
+        self._err.put(f"{begin}{self._options.prog}: {text}\n".encode())
 
     @contextlib.contextmanager
     def _signals(self) -> Any:
