@@ -87,6 +87,13 @@ def collectives(comm, rank) -> Calls:
     counts, places = [1, 1], [0, 1]
     vector = [two, counts, places, MPI.DOUBLE]
     arrays = [two, np.array(counts), np.array(places), MPI.DOUBLE]
+    bytes_at, types = [0, 8], [MPI.DOUBLE, MPI.DOUBLE]
+
+    def beside():
+        request = comm.Ibarrier()
+        comm.Scan(one, two[:1])
+        request.Wait()
+
     return {
         "Barrier": comm.Barrier,
         "Bcast": lambda: comm.Bcast(one, 0),
@@ -106,10 +113,21 @@ def collectives(comm, rank) -> Calls:
         "Alltoallv": lambda: comm.Alltoallv([more, counts, places, MPI.DOUBLE], vector),
         "Gatherv": lambda: comm.Gatherv(one, vector if rank == 0 else None, 0),
         "Scatterv": lambda: comm.Scatterv(vector if rank == 0 else None, one, 0),
+        "Alltoallw": lambda: comm.Alltoallw([more, counts, bytes_at, types], [two, counts, bytes_at, types]),
+        "Reduce_scatter": lambda: comm.Reduce_scatter(two, more[:1]),
+        "Allreduce in place": lambda: comm.Allreduce(MPI.IN_PLACE, one),
+        "Allgather in place": lambda: comm.Allgather(MPI.IN_PLACE, two),
+        "Gather in place": lambda: comm.Gather(*((MPI.IN_PLACE, two) if rank == 0 else (one, None)), 0),
         "Ibarrier": lambda: comm.Ibarrier().Wait(),
         "Iallreduce": lambda: comm.Iallreduce(one, two[:1]).Wait(),
+        "Ibcast": lambda: comm.Ibcast(one, 0).Wait(),
+        "Iallgather": lambda: comm.Iallgather(one, two).Wait(),
+        "Iallreduce in place": lambda: comm.Iallreduce(MPI.IN_PLACE, one).Wait(),
+        "Scan beside Ibarrier": beside,
         "bcast": lambda: comm.bcast({"a": 1}, 0),
         "allreduce": lambda: comm.allreduce(1),
+        "reduce": lambda: comm.reduce(1),
+        "scan": lambda: comm.scan(1),
     }
 
 

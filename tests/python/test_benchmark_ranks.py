@@ -25,7 +25,9 @@ NAMES = {
     "collective": (
         "Barrier", "Bcast", "Reduce", "Allreduce", "Allreduce list", "Allreduce 64 KiB", "Allgather", "Alltoall",
         "Gather", "Scatter", "Scan", "Allgatherv counts", "Allgatherv lists", "Allgatherv pair", "Allgatherv arrays",
-        "Alltoallv", "Gatherv", "Scatterv", "Ibarrier", "Iallreduce", "bcast", "allreduce",
+        "Alltoallv", "Gatherv", "Scatterv", "Alltoallw", "Reduce_scatter", "Allreduce in place", "Allgather in place",
+        "Gather in place", "Ibarrier", "Iallreduce", "Ibcast", "Iallgather", "Iallreduce in place",
+        "Scan beside Ibarrier", "bcast", "allreduce", "reduce", "scan",
     ),
     "window": ("Put", "Put list", "Get", "Accumulate", "Fetch_and_op"),
     "bip": ("short", "long", "isend"),

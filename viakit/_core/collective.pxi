@@ -1,5 +1,5 @@
 # Collectives of a communicator in csrc/coll: barriers, and operations on buffers of equal length, through the shared
-# memory of a host and by RDMA write. Messages (viakit/comm/collective.py) do the rest:
+# memory of a host and by RDMA write. Messages (planned.pxi, or viakit/comm/collective.py) do the rest:
 #
 # - operations that csrc/coll does not have,
 # - all operations on other channels,
@@ -10,6 +10,13 @@
 
 cdef enum:
     COLL_NO_TYPE = -1
+
+cdef enum Planned:      # collectives that have a plan (planned.pxi, nonblocking.pxi)
+    GATHERV, SCATTERV, ALLGATHERV, ALLTOALLV, ALLTOALLW, REDUCE_SCATTER_BLOCK, REDUCE_SCATTER, SCAN, EXSCAN
+    BARRIER, BCAST, GATHER, SCATTER, ALLGATHER, ALLTOALL, REDUCE, ALLREDUCE
+
+_PLANNED = ("gatherv", "scatterv", "allgatherv", "alltoallv", "alltoallw", "reduce_scatter_block", "reduce_scatter",
+            "scan", "exscan", "barrier", "bcast", "gather", "scatter", "allgather", "alltoall", "reduce", "allreduce")
 
 _COLL_OPS = {"MPI_SUM": 0, "MPI_PROD": 1, "MPI_MAX": 2, "MPI_MIN": 3, "MPI_LAND": 4, "MPI_LOR": 5, "MPI_LXOR": 6,
              "MPI_BAND": 7, "MPI_BOR": 8, "MPI_BXOR": 9}
@@ -57,6 +64,11 @@ cdef inline bint _is_in_place(object sendbuf) noexcept:
 cdef class CollectiveComm(GroupComm):
     """Collectives of a communicator that csrc/coll implements."""
 
+    cdef bint _perform(self, Planned call, object sendbuf, object recvbuf, object root, object op,
+                       object counts) except -1:
+        """Perform a collective by its plan. Return False if the general path must (PlannedComm does)."""
+        return False
+
     def Barrier(self):
         """Wait until all ranks have called the barrier.
 
@@ -75,7 +87,8 @@ cdef class CollectiveComm(GroupComm):
                     return
             elif self._count_alone():
                 return
-            self._block_barrier()
+            if not self._perform(BARRIER, None, None, 0, None, None):
+                self._block_barrier()
         except BaseException as problem:
             self._refused(before, problem)
             raise
@@ -123,7 +136,7 @@ cdef class CollectiveComm(GroupComm):
         cdef int done
         try:
             done = self._bcast(buf, self._root(root))
-            if not done:
+            if not done and not self._perform(BCAST, buf, None, root, None, None):
                 self._block_bcast(buf, root)
         except BaseException as problem:
             self._refused(before, problem)
@@ -159,7 +172,11 @@ cdef class CollectiveComm(GroupComm):
         cdef Py_buffer out, into
         cdef int kind
         cdef bint gets = to_all or self._rank == root
-        if op < 0 or _is_in_place(sendbuf) or not _is_message(sendbuf, &out, 0):
+        if op < 0:
+            return 0
+        if _is_in_place(sendbuf):
+            return self._reduce_in_place(recvbuf, op, root, to_all) if gets else 0
+        if not _is_message(sendbuf, &out, 0):
             return 0
         try:
             kind = _element_kind(sendbuf, &out)
@@ -177,6 +194,25 @@ cdef class CollectiveComm(GroupComm):
                 PyBuffer_Release(&into)
         finally:
             PyBuffer_Release(&out)
+
+    cdef int _reduce_in_place(self, object recvbuf, int op, int root, bint to_all) except -1:
+        """Reduce plain buffers, of which this one has the operand, too; return 0 for others."""
+        cdef Py_buffer into
+        cdef int kind, done = 0
+        if not _is_message(recvbuf, &into, PyBUF_WRITABLE):
+            return 0
+        try:
+            kind = _element_kind(recvbuf, &into)
+            if kind == COLL_NO_TYPE or (kind >= 8 and op > 3) or (kind >= 10 and op > 1):
+                return 0
+            work = bytearray(into.len)      # The operand stays where it is in case messages must repeat the reduction.
+            done = self._reduce(into.buf, PyByteArray_AS_STRING(work), into.len // _kind_sizes[kind], kind, op, root,
+                                to_all)
+            if done:
+                memcpy(into.buf, PyByteArray_AS_STRING(work), into.len)
+        finally:
+            PyBuffer_Release(&into)
+        return done
 
     cdef int _reduce_any(self, object sendbuf, object recvbuf, int number, int root, bint to_all) except -1:
         """Reduce any buffers; return 0 if messages must do it."""
@@ -224,7 +260,7 @@ cdef class CollectiveComm(GroupComm):
             number = self._may_combine(op)
             done = (self._reduce_fast(sendbuf, recvbuf, number, 0, True)
                     or self._reduce_any(sendbuf, recvbuf, number, 0, True))
-            if not done:
+            if not done and not self._perform(ALLREDUCE, sendbuf, recvbuf, 0, op, None):
                 self._block_allreduce(sendbuf, recvbuf, op)
         except BaseException as problem:
             self._refused(before, problem)
@@ -251,7 +287,7 @@ cdef class CollectiveComm(GroupComm):
             number = self._may_combine(op)
             done = (self._reduce_fast(sendbuf, recvbuf, number, at, False)
                     or self._reduce_any(sendbuf, recvbuf, number, at, False))
-            if not done:
+            if not done and not self._perform(REDUCE, sendbuf, recvbuf, root, op, None):
                 self._block_reduce(sendbuf, recvbuf, op, root)
         except BaseException as problem:
             self._refused(before, problem)
@@ -281,8 +317,11 @@ cdef class CollectiveComm(GroupComm):
         """Exchange plain buffers of the right lengths; return 0 for others."""
         cdef Py_buffer out, into
         cdef Py_ssize_t each
-        if self._size < 1 or _is_in_place(sendbuf) or not _is_message(
-                sendbuf, &out, 0, self._size if everything else 1):
+        if self._size < 1:
+            return 0
+        if _is_in_place(sendbuf):
+            return self._exchange_in_place(recvbuf, everything)
+        if not _is_message(sendbuf, &out, 0, self._size if everything else 1):
             return 0
         try:
             if not _is_message(recvbuf, &into, PyBUF_WRITABLE, self._size):
@@ -296,6 +335,24 @@ cdef class CollectiveComm(GroupComm):
                 PyBuffer_Release(&into)
         finally:
             PyBuffer_Release(&out)
+
+    cdef int _exchange_in_place(self, object recvbuf, bint everything) except -1:
+        """Exchange a plain buffer that has the data to send, too; return 0 for others."""
+        cdef Py_buffer into
+        cdef int done = 0
+        if not _is_message(recvbuf, &into, PyBUF_WRITABLE, self._size):
+            return 0
+        try:
+            if into.len % self._size:
+                return 0
+            work = bytearray(into.len)      # The data stay where they are in case messages must repeat the collective.
+            memcpy(PyByteArray_AS_STRING(work), into.buf, into.len)
+            done = self._exchange(NULL, PyByteArray_AS_STRING(work), into.len // self._size, everything)
+            if done:
+                memcpy(into.buf, PyByteArray_AS_STRING(work), into.len)
+        finally:
+            PyBuffer_Release(&into)
+        return done
 
     cdef int _exchange_any(self, object sendbuf, object recvbuf, bint everything) except -1:
         """Exchange any buffers; return 0 if messages must do it."""
@@ -342,7 +399,7 @@ cdef class CollectiveComm(GroupComm):
         cdef int done
         try:
             done = self._exchange_fast(sendbuf, recvbuf, False) or self._exchange_any(sendbuf, recvbuf, False)
-            if not done:
+            if not done and not self._perform(ALLGATHER, sendbuf, recvbuf, 0, None, None):
                 self._block_allgather(sendbuf, recvbuf)
         except BaseException as problem:
             self._refused(before, problem)
@@ -360,7 +417,7 @@ cdef class CollectiveComm(GroupComm):
         cdef int done
         try:
             done = self._exchange_fast(sendbuf, recvbuf, True) or self._exchange_any(sendbuf, recvbuf, True)
-            if not done:
+            if not done and not self._perform(ALLTOALL, sendbuf, recvbuf, 0, None, None):
                 self._block_alltoall(sendbuf, recvbuf)
         except BaseException as problem:
             self._refused(before, problem)

@@ -43,7 +43,7 @@ cdef class DirectComm(PendingComm):
 
     cdef Direct _direct_objects(self, str name, object root):
         """Return a collective of objects that is not counted yet; None if the general path must do it."""
-        cdef int at = self._direct_root(root)
+        cdef int at = self._plain_root(root)
         return None if at < 0 or self.world.seal is not None else self._direct(name, at)
 
     # ------------------------------------------------------------ pickles between two ranks, and from one to all
@@ -253,7 +253,7 @@ cdef class DirectComm(PendingComm):
     def _meet_at_once(self):
         """Exchange a message with each rank (`meet` in collective.py). Return False if the general path must do it."""
         cdef Direct d
-        if self._direct_root(0) < 0:
+        if self._plain_root(0) < 0:
             return False
         d = self._direct("barrier", 0)
         try:
@@ -343,10 +343,87 @@ cdef class DirectComm(PendingComm):
             return self._allreduce_any(sendobj, op)
         try:
             self._count(d)
-            have = _restored(_dumped(sendobj))
-            have = self._reduced(d, have, op)
+            have = self._reduced(d, _restored(_dumped(sendobj)), op)
             data = self._spread_pickle(d, _dumped(have) if self._rank == 0 else None)
             return have if self._rank == 0 else _restored(data)
         except BaseException as problem:
             self._refuse_direct(d, problem)
             raise
+
+    def reduce(self, sendobj, op=None, root=0):
+        """Combine the objects of all ranks on the root, in the order of ranks.
+
+        Parameters
+        ----------
+        sendobj : object
+            Operand of this rank.
+        op : Op or callable, optional
+            Function of two operands. Default: their sum.
+        root : int
+            Rank of the root.
+
+        Returns
+        -------
+        object
+            The result on the root, None on other ranks.
+        """
+        cdef Direct d = self._direct_objects("reduce(object)", root)
+        op = _sum if op is None else op
+        if d is None:
+            return self._reduce_objects_any(sendobj, op, root)
+        try:
+            self._count(d)
+            have = self._reduced(d, _restored(_dumped(sendobj)), op)
+            if d.root and self._rank == 0:
+                self._start_pickles(d, [_dumped(have)], [d.root])
+                self._await(d)
+            elif d.root and self._rank == d.root:
+                have = _restored(self._receive_pickles(d, [0])[0])
+            return have if self._rank == d.root else None
+        except BaseException as problem:
+            self._refuse_direct(d, problem)
+            raise
+
+    cdef object _prefix(self, object obj, object op, bint exclusive):
+        """Combine along the chain of ranks: each rank sends its prefix to the next."""
+        cdef Direct d = self._direct_objects("exscan(object)" if exclusive else "scan(object)", 0)
+        cdef int after = self._rank + 1
+        if d is None:
+            return self._exscan_any(obj, op) if exclusive else self._scan_any(obj, op)
+        try:
+            self._count(d)
+            before = _restored(self._receive_pickles(d, [self._rank - 1])[0]) if self._rank else None
+            have = _restored(_dumped(obj))
+            if self._rank:
+                have = op(before, have)
+            if after < self._size:
+                self._start_pickles(d, [_dumped(have)], [after])
+                self._await(d)
+            return before if exclusive else have
+        except BaseException as problem:
+            self._refuse_direct(d, problem)
+            raise
+
+    def scan(self, sendobj, op=None):
+        """Combine the objects of ranks 0 to this one, and return the result.
+
+        Parameters
+        ----------
+        sendobj : object
+            Operand of this rank.
+        op : Op or callable, optional
+            Function of two operands. Default: their sum.
+        """
+        return self._prefix(sendobj, _sum if op is None else op, False)
+
+    def exscan(self, sendobj, op=None):
+        """Combine the objects of all lower ranks, and return the result; None on rank 0.
+
+        Parameters
+        ----------
+        sendobj : object
+            Operand of this rank.
+        op : Op or callable, optional
+            Function of two operands. Default: their sum.
+        """
+        return self._prefix(sendobj, _sum if op is None else op, True)

@@ -28,31 +28,35 @@ cdef class PendingComm(PlannedComm):
         cdef Places one, several
         cdef Py_ssize_t each
         cdef int i, n = self._size, me = (self._rank - d.root + n) % n
-        if _is_in_place(mine):
-            return False
-        own = _pin_message(mine, 0 if gathers else PyBUF_WRITABLE, 1)
-        if own is None:
-            return False
-        each = own.view.len
-        d.places = one = several = _units(own, each)
+        cdef bint in_place = _is_in_place(mine)
+        if not in_place:
+            own = _pin_message(mine, 0 if gathers else PyBUF_WRITABLE, 1)
+            if own is None:
+                return False
+            each = own.view.len
+            d.places = one = several = _units(own, each)
         if self._rank == d.root:
             all_parts = _pin_message(parts, PyBUF_WRITABLE if gathers else 0, n)
-            if all_parts is None or all_parts.view.len != each * n:
+            if all_parts is None or all_parts.view.len != (all_parts.view.len // n if in_place else each) * n:
                 return False
+            each = all_parts.view.len // n
             d.places = several = _units(all_parts, each)
+        elif in_place:
+            return False
         if n > 3 and each <= SHORT_TREE:    # by a tree, with parts numbered from the root on
             d.places = _units(_pin(bytearray(each * n)), each)
             d.rounds = _tree(gathers, n, self._rank, d.root)
             if gathers:
-                _copy_units(one, 0, d.places, me, 1)
+                _copy_units(several if in_place else one, self._rank if in_place else 0, d.places, me, 1)
                 d.target, d.turned, d.n_taken = None if all_parts is None else several, d.root, n
                 return True
             for i in range(n if all_parts is not None else 0):
                 _copy_units(several, i, d.places, (i - d.root + n) % n, 1)
-            d.target, d.taken, d.n_taken = one, me, 1
+            if not in_place:
+                d.target, d.taken, d.n_taken = one, me, 1
             return True
         d.rounds = _plans.star(gathers, n, self._rank, d.root)
-        if all_parts is not None:
+        if all_parts is not None and not in_place:
             if gathers:
                 _copy_units(one, 0, several, self._rank, 1)
             else:
@@ -64,14 +68,16 @@ cdef class PendingComm(PlannedComm):
         cdef Places into
         cdef Py_ssize_t each
         cdef int n = self._size
-        if _is_in_place(sendbuf):
+        all_parts = _pin_message(recvbuf, PyBUF_WRITABLE, n)
+        if all_parts is None or all_parts.view.len % n:
             return False
-        mine, all_parts = _pin_message(sendbuf, 0, 1), _pin_message(recvbuf, PyBUF_WRITABLE, n)
-        if mine is None or all_parts is None or all_parts.view.len != mine.view.len * n:
-            return False
-        each = mine.view.len
+        each = all_parts.view.len // n
         into = _units(all_parts, each)
-        _copy_units(_units(mine, each), 0, into, self._rank, 1)
+        if not _is_in_place(sendbuf):
+            mine = _pin_message(sendbuf, 0, 1)
+            if mine is None or mine.view.len != each:
+                return False
+            _copy_units(_units(mine, each), 0, into, self._rank, 1)
         if <size_t>each >= coll_long_from(COLL_ALLGATHER, n):
             d.places, d.rounds = into, _rounds("allgather", True, n, self._rank, 0, 1, ALL_AT_ONCE)
             return True
@@ -84,10 +90,15 @@ cdef class PendingComm(PlannedComm):
         cdef Places out, into
         cdef Py_ssize_t each
         cdef int n = self._size
-        if _is_in_place(sendbuf):
+        theirs = _pin_message(recvbuf, PyBUF_WRITABLE, n)
+        if theirs is None:
             return False
-        mine, theirs = _pin_message(sendbuf, 0, n), _pin_message(recvbuf, PyBUF_WRITABLE, n)
-        if mine is None or theirs is None or mine.view.len != theirs.view.len or mine.view.len % n:
+        if _is_in_place(sendbuf):
+            mine = _pin(bytearray(theirs.view.len))
+            memcpy(mine.view.buf, theirs.view.buf, theirs.view.len)
+        else:
+            mine = _pin_message(sendbuf, 0, n)
+        if mine is None or mine.view.len != theirs.view.len or mine.view.len % n:
             return False
         each = mine.view.len // n
         out, into = _units(mine, each), _units(theirs, each)
@@ -104,10 +115,10 @@ cdef class PendingComm(PlannedComm):
 
     cdef bint _prepare_reduce(self, Direct d, object sendbuf, object recvbuf, object op) except -1:
         cdef int root = d.root
-        cdef Pinned mine = self._operand(d, sendbuf, op, 1), into
+        cdef Pinned mine = self._operand(d, sendbuf, recvbuf, op, 1), into
         cdef Py_ssize_t each
         d.root = root   # These tags contain the root, not the operation.
-        if mine is None:
+        if mine is None or (self._rank != root and _is_in_place(sendbuf)):
             return False
         each = mine.view.len
         if self._rank == root:
@@ -120,7 +131,7 @@ cdef class PendingComm(PlannedComm):
         return _copy_units(_units(mine, each), 0, d.places, 0, 1) == 0
 
     cdef bint _prepare_allreduce(self, Direct d, object sendbuf, object recvbuf, object op) except -1:
-        cdef Pinned mine = self._operand(d, sendbuf, op, 1), into
+        cdef Pinned mine = self._operand(d, sendbuf, recvbuf, op, 1), into
         cdef Py_ssize_t unit, count
         cdef bint is_long
         if mine is None:
@@ -136,8 +147,8 @@ cdef class PendingComm(PlannedComm):
         d.rounds = _rounds("allreduce", is_long, self._size, self._rank, 0, count, ALL_AT_ONCE)
         return _copy_units(_units(mine, unit), 0, d.places, 0, count) == 0
 
-    cdef bint _prepare_pending(self, Planned call, Direct d, object sendbuf, object recvbuf, object op,
-                               object counts) except -1:
+    cdef bint _prepare(self, Planned call, Direct d, object sendbuf, object recvbuf, object op,
+                       object counts) except -1:
         if call == BARRIER:
             if self._s.barrier is None:
                 self._s.barrier = _rounds("allgather", False, self._size, self._rank, 0, 1, ALL_AT_ONCE)
@@ -157,7 +168,7 @@ cdef class PendingComm(PlannedComm):
             return self._prepare_reduce(d, sendbuf, recvbuf, op)
         if call == ALLREDUCE:
             return self._prepare_allreduce(d, sendbuf, recvbuf, op)
-        return self._prepare(call, d, sendbuf, recvbuf, op, counts)
+        return PlannedComm._prepare(self, call, d, sendbuf, recvbuf, op, counts)
 
     cdef PlanRequest _begin_plan(self, Planned call, object sendbuf, object recvbuf, object root, object op,
                                  object counts):
@@ -169,9 +180,10 @@ cdef class PendingComm(PlannedComm):
             return None
         d = self._direct(_PLANNED[<int>call], at)
         try:
-            if not self._prepare_pending(call, d, sendbuf, recvbuf, op, counts):
+            if not self._prepare(call, d, sendbuf, recvbuf, op, counts):
                 return None
-            self._count(d)
+            if not d.counted:
+                self._count(d)
         except BaseException as problem:
             self._refuse_direct(d, problem)
             raise
@@ -308,6 +320,19 @@ cdef class PendingComm(PlannedComm):
         cdef PlanRequest request
         request = self._begin_plan(ALLTOALLV, sendbuf, recvbuf, 0, None, None)
         return self._begin_alltoallv(sendbuf, recvbuf) if request is None else request
+
+    def Ialltoallw(self, sendbuf, recvbuf):
+        """Start to exchange parts of the buffers, with a count, a displacement in bytes and a datatype for each rank.
+
+        The parameters are those of `Alltoallw`. Do not access the buffers before the request completes.
+
+        Returns
+        -------
+        Request
+        """
+        cdef PlanRequest request
+        request = self._begin_plan(ALLTOALLW, sendbuf, recvbuf, 0, None, None)
+        return self._begin_alltoallw(sendbuf, recvbuf) if request is None else request
 
     def Ireduce(self, sendbuf, recvbuf, op=None, root=0):
         """Start to combine the buffers of all ranks on the root.

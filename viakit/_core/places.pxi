@@ -167,3 +167,66 @@ cdef Places _pin_vector(object spec, int flags, Py_ssize_t n):
     if not _read_numbers(counts, n, made.spans + 1, 2):
         return None
     return made if _place_parts(made, displacements, n, pinned.view.itemsize if kind is None else kind.plain) else None
+
+
+cdef Places _pin_types(object spec, int flags, Py_ssize_t n):
+    """Pin [buffer, counts, displacements in bytes, datatypes] of *n* ranks; counts and displacements may be a pair.
+
+    Return None for an argument that the general path has to interpret or to refuse (`w_vector` in spec.pxi).
+    """
+    cdef Py_ssize_t items, i, room, count, length
+    cdef Pinned pinned
+    cdef Places made
+    cdef Py_ssize_t *spans
+    cdef list types
+    if not PyList_CheckExact(spec) and not PyTuple_CheckExact(spec):
+        return None
+    items = len(spec)
+    if items == 4:
+        what, counts, displacements, kinds = spec
+    elif items == 3 and (PyTuple_CheckExact(spec[1]) or PyList_CheckExact(spec[1])) and len(spec[1]) == 2:
+        what, (counts, displacements), kinds = spec
+    else:
+        return None
+    if what is None or isinstance(what, NoMemory) or not PyObject_CheckBuffer(what):
+        return None
+    if not PyList_CheckExact(kinds) and not PyTuple_CheckExact(kinds) or len(kinds) != n:
+        return None
+    types = list(kinds)
+    pinned = Pinned.__new__(Pinned)
+    PyObject_GetBuffer(what, &pinned.view, PyBUF_ANY_CONTIGUOUS | flags)
+    pinned.held = True
+    made = _parts(pinned, n)
+    spans, room = made.spans, pinned.view.len
+    if not _read_numbers(counts, n, spans + 1, 2) or not _read_numbers(displacements, n, spans, 2):
+        return None
+    for i in range(n):
+        if not isinstance(types[i], MsgType) or (<MsgType>types[i]).plain == 0:
+            return None
+        count = spans[2 * i + 1]
+        if count > room // (<MsgType>types[i]).plain:
+            return None
+        length = count * (<MsgType>types[i]).plain
+        if length and spans[2 * i] > room - length:
+            return None
+        spans[2 * i], spans[2 * i + 1] = spans[2 * i] if length else 0, length
+    return made
+
+
+cdef Places _pin_parts(object spec, int flags, Py_ssize_t n, bint of_types):
+    """Pin the argument of Alltoallv, or of Alltoallw."""
+    return _pin_types(spec, flags, n) if of_types else _pin_vector(spec, flags, n)
+
+
+cdef Places _copied(Places parts, Py_ssize_t n):
+    """Return a copy of *n* parts, side by side."""
+    cdef Places made
+    cdef Py_ssize_t i, total = 0
+    for i in range(n):
+        total += _extent(parts, i, 1)
+    made, total = _parts(_pin(bytearray(total)), n), 0
+    for i in range(n):
+        made.spans[2 * i], made.spans[2 * i + 1] = total, _extent(parts, i, 1)
+        total += made.spans[2 * i + 1]
+        _copy_units(parts, i, made, i, 1)
+    return made

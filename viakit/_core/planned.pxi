@@ -1,14 +1,8 @@
-# Collectives with a plan and plain arguments: Gatherv, Scatterv, Allgatherv, Alltoallv, reductions in parts, prefixes.
+# Collectives with a plan and plain arguments: Gatherv, Scatterv, Allgatherv, Alltoallv, Alltoallw, reductions in parts,
+# prefixes.
 #
 # `_prepare` pins the arguments and finds the plan that viakit/comm/collective.py uses for all other arguments. Then the
 # collective is counted, and the plan is performed (`_play`). So ranks may take different paths (see rooted.pxi).
-
-cdef enum Planned:
-    GATHERV, SCATTERV, ALLGATHERV, ALLTOALLV, REDUCE_SCATTER_BLOCK, REDUCE_SCATTER, SCAN, EXSCAN
-    BARRIER, BCAST, GATHER, SCATTER, ALLGATHER, ALLTOALL, REDUCE, ALLREDUCE     # here without a blocking form
-
-_PLANNED = ("gatherv", "scatterv", "allgatherv", "alltoallv", "reduce_scatter_block", "reduce_scatter", "scan",
-            "exscan", "barrier", "bcast", "gather", "scatter", "allgather", "alltoall", "reduce", "allreduce")
 
 cdef enum:
     FIRST_COMPLEX = 10      # types in csrc/coll from here on are complex
@@ -46,13 +40,16 @@ cdef class PlannedComm(RootedComm):
         """Prepare Gatherv or Scatterv, with the argument for all ranks and that for this rank."""
         cdef Pinned own
         cdef Places all_parts, one
+        d.rounds = _plans.star(gathers, self._size, self._rank, d.root)
         if _is_in_place(mine):
-            return False
+            if self._rank != d.root:
+                return False
+            d.places = _pin_vector(parts, PyBUF_WRITABLE if gathers else 0, self._size)
+            return d.places is not None
         own = _pin_message(mine, 0 if gathers else PyBUF_WRITABLE, 1)
         if own is None:
             return False
-        one = _units(own, own.view.len)
-        d.places, d.rounds = one, _plans.star(gathers, self._size, self._rank, d.root)
+        d.places = one = _units(own, own.view.len)
         if self._rank != d.root:
             return True
         d.places = all_parts = _pin_vector(parts, PyBUF_WRITABLE if gathers else 0, self._size)
@@ -69,13 +66,15 @@ cdef class PlannedComm(RootedComm):
         cdef Places into
         cdef int i
         cdef Py_ssize_t each
-        if _is_in_place(sendbuf):
+        into = _pin_vector(recvbuf, PyBUF_WRITABLE, self._size)
+        if into is None:
             return False
-        mine, into = _pin_message(sendbuf, 0, 1), _pin_vector(recvbuf, PyBUF_WRITABLE, self._size)
-        if mine is None or into is None or _extent(into, self._rank, 1) != mine.view.len:
-            return False
-        _copy_units(_units(mine, mine.view.len), 0, into, self._rank, 1)
-        each = mine.view.len
+        each = _extent(into, self._rank, 1)
+        if not _is_in_place(sendbuf):
+            mine = _pin_message(sendbuf, 0, 1)
+            if mine is None or mine.view.len != each:
+                return False
+            _copy_units(_units(mine, each), 0, into, self._rank, 1)
         for i in range(self._size):
             if _extent(into, i, 1) != each:
                 each = -1
@@ -88,12 +87,13 @@ cdef class PlannedComm(RootedComm):
         d.target, d.taken, d.n_taken = into, 0, self._size
         return _copy_units(into, self._rank, d.places, self._rank, 1) == 0
 
-    cdef bint _prepare_alltoallv(self, Direct d, object sendbuf, object recvbuf) except -1:
-        cdef Places out, into
-        if _is_in_place(sendbuf):
+    cdef bint _prepare_alltoallv(self, Direct d, object sendbuf, object recvbuf, bint of_types) except -1:
+        """Prepare Alltoallv, or Alltoallw with a datatype for each part."""
+        cdef Places out, into = _pin_parts(recvbuf, PyBUF_WRITABLE, self._size, of_types)
+        if into is None:
             return False
-        out, into = _pin_vector(sendbuf, 0, self._size), _pin_vector(recvbuf, PyBUF_WRITABLE, self._size)
-        if out is None or into is None or _extent(out, self._rank, 1) != _extent(into, self._rank, 1):
+        out = _copied(into, self._size) if _is_in_place(sendbuf) else _pin_parts(sendbuf, 0, self._size, of_types)
+        if out is None or _extent(out, self._rank, 1) != _extent(into, self._rank, 1):
             return False
         _copy_units(out, self._rank, into, self._rank, 1)
         out.others, out.first = into, self._size
@@ -101,13 +101,15 @@ cdef class PlannedComm(RootedComm):
         d.rounds = _plans.pairwise(self._size, self._rank, _plans.at_once(self._size, _extent(out, 0, 1)))
         return True
 
-    cdef Pinned _operand(self, Direct d, object sendbuf, object op, int blocks):
+    cdef Pinned _operand(self, Direct d, object sendbuf, object recvbuf, object op, int blocks):
         """Pin the operand of a reduction; set its type and operation, and its number in tags."""
         cdef int number = self._may_combine(op), kind
+        cdef bint in_place = _is_in_place(sendbuf)
         cdef Pinned out
-        if number < 0 or _is_in_place(sendbuf):
+        if number < 0:
             return None
-        out = _pin_message(sendbuf, 0, blocks)
+        sendbuf = recvbuf if in_place else sendbuf
+        out = _pin_message(sendbuf, PyBUF_WRITABLE if in_place else 0, blocks)
         if out is None:
             return None
         kind = _element_kind(sendbuf, &out.view)
@@ -118,17 +120,30 @@ cdef class PlannedComm(RootedComm):
         return out
 
     cdef Pinned _result(self, Direct d, object recvbuf, Py_ssize_t nbytes):
-        """Pin the result of a reduction, of the same type as the operand."""
+        """Pin the result of a reduction, of the same type as the operand. A negative *nbytes*: of any length."""
         cdef Pinned into = _pin_message(recvbuf, PyBUF_WRITABLE, 1)
-        if (into is None or into.view.len != nbytes or _element_kind(recvbuf, &into.view) != d.element
+        if (into is None or 0 <= nbytes != into.view.len or _element_kind(recvbuf, &into.view) != d.element
                 or not _counts_elements(recvbuf, d.element)):
             return None
         return into
 
+    cdef list _all_counts(self, Direct d, Py_ssize_t mine, Py_ssize_t total):
+        """Return the counts of all ranks. The reduction is counted before this collective, as on the general path."""
+        self._count(d)
+        counts = self._gather_all(mine)
+        if sum(counts) != total:
+            raise _plans.uneven(counts, total)
+        return list(counts)
+
     cdef bint _prepare_parts(self, Direct d, object sendbuf, object recvbuf, object op, object counts,
-                             int blocks) except -1:
-        """Prepare a reduction of which each rank gets a part: of equal length if `counts` is None."""
-        cdef Pinned out = self._operand(d, sendbuf, op, blocks), into
+                             bint in_blocks) except -1:
+        """Prepare a reduction of which each rank gets a part.
+
+        `counts` has the length of each part. Without it parts are equal if they are blocks or in place. Otherwise each
+        is as long as the result of its rank, and the ranks exchange these lengths.
+        """
+        cdef bint in_place = _is_in_place(sendbuf)
+        cdef Pinned out = self._operand(d, sendbuf, recvbuf, op, self._size if in_blocks else 1), into = out
         cdef Places parts
         cdef int i, n = self._size
         cdef Py_ssize_t each, at = 0
@@ -136,16 +151,22 @@ cdef class PlannedComm(RootedComm):
             return False
         each = _kind_sizes[d.element]
         parts = _parts(out, n)
+        if counts is None and not in_blocks and not in_place:
+            into = self._result(d, recvbuf, -1)
+            if into is None or into.view.len % each:
+                return False
+            counts = self._all_counts(d, into.view.len // each, out.view.len // each)
         if counts is None:
             counts = [out.view.len // each // n] * n
         if not _read_numbers(counts, n, parts.spans + 1, 2) or not _place_parts(parts, None, n, each):
             return False
         for i in range(n):
             at += _extent(parts, i, 1)
-        into = self._result(d, recvbuf, _extent(parts, self._rank, 1))
+        each = _extent(parts, self._rank, 1)
+        if not in_place:
+            into = self._result(d, recvbuf, each)
         if into is None or at != out.view.len:
             return False
-        each = into.view.len
         parts.others, parts.first = _units(_pin(bytearray(n * each)), each), n
         _copy_units(parts, self._rank, parts, n + self._rank, 1)
         d.places, d.rounds = parts, _plans.everyone(n, self._rank)
@@ -154,7 +175,7 @@ cdef class PlannedComm(RootedComm):
 
     cdef bint _prepare_prefix(self, Direct d, object sendbuf, object recvbuf, object op,
                               bint exclusive) except -1:
-        cdef Pinned mine = self._operand(d, sendbuf, op, 1), into
+        cdef Pinned mine = self._operand(d, sendbuf, recvbuf, op, 1), into
         cdef Py_ssize_t each
         cdef int received = 0       # messages, at most
         if mine is None:
@@ -180,18 +201,18 @@ cdef class PlannedComm(RootedComm):
             return self._prepare_rooted(d, sendbuf, recvbuf, False)
         if call == ALLGATHERV:
             return self._prepare_allgatherv(d, sendbuf, recvbuf)
-        if call == ALLTOALLV:
-            return self._prepare_alltoallv(d, sendbuf, recvbuf)
+        if call == ALLTOALLV or call == ALLTOALLW:
+            return self._prepare_alltoallv(d, sendbuf, recvbuf, call == ALLTOALLW)
         if call == REDUCE_SCATTER_BLOCK:
-            return self._prepare_parts(d, sendbuf, recvbuf, op, None, self._size)
+            return self._prepare_parts(d, sendbuf, recvbuf, op, None, True)
         if call == REDUCE_SCATTER:
-            return counts is not None and self._prepare_parts(d, sendbuf, recvbuf, op, counts, 1)
+            return self._prepare_parts(d, sendbuf, recvbuf, op, counts, False)
         return self._prepare_prefix(d, sendbuf, recvbuf, op, call == EXSCAN)
 
     cdef bint _perform(self, Planned call, object sendbuf, object recvbuf, object root, object op,
                        object counts) except -1:
         """Perform a collective, unless the general path must: then return False, and nothing has been sent."""
-        cdef int at = self._direct_root(root)
+        cdef int at = self._plain_root(root)
         cdef Direct d
         if at < 0:
             return False
@@ -199,7 +220,8 @@ cdef class PlannedComm(RootedComm):
         try:
             if not self._prepare(call, d, sendbuf, recvbuf, op, counts):
                 return False
-            self._count(d)
+            if not d.counted:
+                self._count(d)
             self._play(d, d.places, d.rounds)
             _deliver(d)
         except BaseException as problem:
@@ -263,6 +285,18 @@ cdef class PlannedComm(RootedComm):
         """
         if not self._perform(ALLTOALLV, sendbuf, recvbuf, 0, None, None):
             self._block_alltoallv(sendbuf, recvbuf)
+
+    def Alltoallw(self, sendbuf, recvbuf):
+        """Exchange parts of the buffers, with a count, a displacement in bytes and a datatype for each rank.
+
+        Parameters
+        ----------
+        sendbuf, recvbuf : list
+            [buffer, counts, displacements, datatypes] of the parts for all ranks, or IN_PLACE if they are in `recvbuf`;
+            the same for the parts received.
+        """
+        if not self._perform(ALLTOALLW, sendbuf, recvbuf, 0, None, None):
+            self._block_alltoallw(sendbuf, recvbuf)
 
     # ------------------------------------------------------------ reductions
 

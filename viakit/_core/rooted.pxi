@@ -3,9 +3,9 @@
 # viakit/comm/collective.py performs the same collectives for every kind of argument, as schedules. The paths here
 # exchange the same messages under the same tags. So the ranks of one collective may take different paths:
 #
-#     plain arguments, blocking, no non-blocking collective under way    here
-#     plain arguments, non-blocking                                      plan_request.pxi, by the methods here
-#     all else (IN_PLACE, derived datatypes, ...)                        _block_gather and its like: schedules
+#     plain arguments, blocking                here; IN_PLACE by a plan (planned.pxi)
+#     plain arguments, non-blocking            plan_request.pxi, by the methods here
+#     all else (derived datatypes, ...)        _block_gather and its like: schedules
 #
 # A rank that has waited for CHECK_MS continues with a Step (viakit/comm/step.py), which detects dead ranks and
 # mismatched collectives.
@@ -56,12 +56,8 @@ cdef class RootedComm(CollectiveComm):
 
     # ------------------------------------------------------------ the messages of one collective
 
-    cdef int _direct_root(self, object root) except -2:
-        """Return the root's rank; -1 if the general path must check it, or must do the collective."""
-        return -1 if self.world.n_active else self._plain_root(root)
-
     cdef int _plain_root(self, object root) except -2:
-        """Return the rank of the root of a non-blocking collective; -1 if the general path must do the collective."""
+        """Return the root's rank; -1 if the general path must check it, or must do the collective."""
         cdef long rank
         cdef int overflow
         if (not PyLong_CheckExact(root) or self._s.context < 0 or self._s.freed or self._s.scope.revoked
@@ -133,7 +129,7 @@ cdef class RootedComm(CollectiveComm):
         cdef MsgRequest message
         step = None
         for message in d.messages:
-            while not message._wait(CHECK_MS):
+            while not (self._wait_beside(message) if self.world.n_active else message._wait(CHECK_MS)):
                 if step is None:
                     step = _words.Step.resume(self, d.kind, d.root, d.before + 1, d.messages)
                 step.check()
@@ -141,6 +137,26 @@ cdef class RootedComm(CollectiveComm):
             self._reuse_messages(d)
         d.messages.clear()
         return 0
+
+    cdef bint _wait_beside(self, MsgRequest message) except -1:
+        """Wait up to CHECK_MS for a message while other operations of this process make progress.
+
+        Any event of the world ends a wait: it may be the message that another operation needs for its next round.
+        """
+        cdef MsgWorld world = self.world
+        cdef int64_t began = _now_ns()
+        world._open()
+        while not message.ended:
+            msg_progress(world._w)
+            world.step()
+            world._open()
+            if message._r == NULL or msg_request_peek(world._w, message._r, NULL):
+                message._wait(0)
+            elif _now_ns() - began > CHECK_MS * 1000000:
+                return False
+            else:
+                world.idle(0.001)
+        return True
 
     cdef int _refuse_direct(self, Direct d, object problem) except -1:
         """Give up a collective whose arguments were refused, or whose messages failed."""
@@ -248,7 +264,7 @@ cdef class RootedComm(CollectiveComm):
         root : int
             Rank of the root.
         """
-        cdef int done = 0, at = self._direct_root(root)
+        cdef int done = 0, at = self._plain_root(root)
         cdef Direct d
         if at >= 0:
             d = self._direct("gather", at)
@@ -257,7 +273,7 @@ cdef class RootedComm(CollectiveComm):
             except BaseException as problem:
                 self._refuse_direct(d, problem)
                 raise
-        if not done:
+        if not done and not (_is_in_place(sendbuf) and self._perform(GATHER, sendbuf, recvbuf, root, None, None)):
             self._block_gather(sendbuf, recvbuf, root)
 
     cdef int _scatter_from(self, Pinned out, Pinned mine, Direct d) except -1:
@@ -310,7 +326,7 @@ cdef class RootedComm(CollectiveComm):
         root : int
             Rank of the root.
         """
-        cdef int done = 0, at = self._direct_root(root)
+        cdef int done = 0, at = self._plain_root(root)
         cdef Direct d
         if at >= 0:
             d = self._direct("scatter", at)
@@ -319,5 +335,5 @@ cdef class RootedComm(CollectiveComm):
             except BaseException as problem:
                 self._refuse_direct(d, problem)
                 raise
-        if not done:
+        if not done and not (_is_in_place(recvbuf) and self._perform(SCATTER, sendbuf, recvbuf, root, None, None)):
             self._block_scatter(sendbuf, recvbuf, root)

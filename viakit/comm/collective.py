@@ -395,6 +395,11 @@ def allreduce(s: Step, mine: Simple, into: Simple, op: Op) -> Schedule:
     into.unpack(work[: data.size])
 
 
+def uneven(counts: Sequence[int], total: int) -> Exception:
+    """Return the error for counts of results that are not those of the operand."""
+    return ValueError(f"the counts add up to {sum(counts)}, but what is sent has {counted(total, 'item')}")
+
+
 def reduce_scatter(s: Step, mine: Sequence[Simple], into: Simple, op: Op) -> Schedule:
     """Receive this rank's part from all ranks, and combine them in the order of ranks."""
     combine, own = _combine(op, into), mine[s.rank].pack()

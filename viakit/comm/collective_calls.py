@@ -222,7 +222,7 @@ class Collectives(PointToPoint):
         if len(counts) != self.size:
             raise ValueError(f"expecting {self.size} counts, got {len(counts)}")
         if sum(counts) != whole.count:
-            raise ValueError(f"the counts add up to {sum(counts)}, but what is sent has {counted(whole.count, 'item')}")
+            raise collective.uneven(counts, whole.count)
         if not in_place(sendbuf) and counts[self.rank] != into.count:
             raise ValueError(
                 f"the receive buffer holds {counted(into.count, 'item')}, but {counts[self.rank]} are to be received"
@@ -292,7 +292,7 @@ class Collectives(PointToPoint):
     _block_alltoallv, _begin_alltoallv, Alltoallv_init = _forms(
         _alltoallv, "exchange parts of the buffers, with a count and a displacement for each rank."
     )
-    Alltoallw, Ialltoallw, Alltoallw_init = _forms(
+    _block_alltoallw, _begin_alltoallw, Alltoallw_init = _forms(
         _alltoallw,
         "exchange parts of the buffers, with a count, a displacement in bytes and a datatype for each rank.",
     )
@@ -344,35 +344,20 @@ class Collectives(PointToPoint):
         """Perform `alltoall` by messages, for whatever the short path leaves."""
         return self._of_objects("alltoall(object)", 0, collective.alltoall_object, sendobj)
 
-    def reduce(self, sendobj: Any, op: Callable[[Any, Any], Any] = SUM, root: int = 0) -> Any:
-        """Combine the objects of all ranks on the root, in the order of ranks.
-
-        Parameters
-        ----------
-        sendobj : object
-            Operand of this rank.
-        op : Op or callable
-            Function of two operands. Default: their sum.
-        root : int
-            Rank of the root.
-
-        Returns
-        -------
-        object
-            The result on the root, None on other ranks.
-        """
+    def _reduce_objects_any(self, sendobj: Any, op: Callable[[Any, Any], Any] = SUM, root: int = 0) -> Any:
+        """Perform `reduce` by messages, for whatever the short path leaves."""
         return self._of_objects("reduce(object)", root, collective.reduce_object, sendobj, op)
 
     def _allreduce_any(self, sendobj: Any, op: Callable[[Any, Any], Any] = SUM) -> Any:
         """Perform `allreduce` by messages, for whatever the short path leaves."""
         return self._of_objects("allreduce(object)", 0, collective.allreduce_object, sendobj, op)
 
-    def scan(self, sendobj: Any, op: Callable[[Any, Any], Any] = SUM) -> Any:
-        """Combine the objects of ranks 0 to this one, and return the result."""
+    def _scan_any(self, sendobj: Any, op: Callable[[Any, Any], Any] = SUM) -> Any:
+        """Perform `scan` by messages, for whatever the short path leaves."""
         return self._of_objects("scan(object)", 0, collective.scan_object, sendobj, op, False)
 
-    def exscan(self, sendobj: Any, op: Callable[[Any, Any], Any] = SUM) -> Any:
-        """Combine the objects of all lower ranks, and return the result; None on rank 0."""
+    def _exscan_any(self, sendobj: Any, op: Callable[[Any, Any], Any] = SUM) -> Any:
+        """Perform `exscan` by messages, for whatever the short path leaves."""
         return self._of_objects("exscan(object)", 0, collective.scan_object, sendobj, op, True)
 
 
