@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from leftovers import marked
 from waiting import until
 
 from viakit.remote.acks import Connection, _written
+from viakit.remote.link import Link
 from viakit.remote.mux import Kind, Lost, Mux, limits
 
 LIMIT_S = 100.0
@@ -51,6 +53,52 @@ with Remote("ssh:there") as remote:
     process.wait()
     print(remote.hosts[0].trouble, flush=True)
 """
+# In place of ssh: processes that outlive the end of their input. The second one is an agent that falls silent.
+MUTE = "import signal; signal.pause()"
+SILENT = """
+import signal, time
+from viakit.remote.mux import Kind, Mux
+mux = Mux(0, 1, print)
+mux.send(Kind.HELLO, payload=b'{"python": "3"}')
+mux.drain(time.monotonic() + 100)
+signal.pause()
+"""
+
+
+@pytest.fixture
+def expired(monkeypatch):
+    """Return the list of waits for a process that reached their limit: each delays an error beyond its own limit."""
+    found = []
+    wait = subprocess.Popen.wait
+
+    def recorded(process, timeout=None):
+        try:
+            return wait(process, timeout)
+        except subprocess.TimeoutExpired:
+            found.append(timeout)
+            raise
+
+    monkeypatch.setattr(subprocess.Popen, "wait", recorded)
+    return found
+
+
+def test_an_ssh_that_never_writes_is_ended_at_the_limit_of_the_contact(expired):
+    link = Link("mute", [sys.executable, "-c", MUTE])
+    error = link.open(0.2)
+    assert "host mute cannot be reached: no answer within 0.2 s" in str(error)
+    assert link._process.returncode == -signal.SIGKILL
+    assert not expired
+
+
+def test_an_ssh_that_falls_silent_is_ended_at_the_limit_of_silence(expired, monkeypatch):
+    monkeypatch.setenv("VIAKIT_SILENCE_S", "0.3")
+    link = Link("silent", [sys.executable, "-c", SILENT])
+    assert link.open(LIMIT_S) is None
+    until(lambda: link.trouble, "the silence is noticed")
+    assert "host silent: lost the connection to the host: the connection has been silent for 0.3 s" in link.trouble
+    link.close()
+    assert link._process.returncode == -signal.SIGKILL
+    assert not expired
 
 
 @pytest.fixture

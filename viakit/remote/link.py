@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import viakit
 from viakit.remote.acks import Connection
-from viakit.remote.mux import Kind, Lost, Mux, limits
+from viakit.remote.mux import Kind, Lost, Mux, Silent, limits
 from viakit.testbed.call import HostProcess, TestbedError, _open_streams, _wait_readable
 
 if TYPE_CHECKING:
@@ -99,6 +99,7 @@ class Link:
         self._thread.start()
         if not self._ready.wait(timeout_s) and self._why is None:
             self._why = f"no answer within {timeout_s:g} s"
+            process.kill()  # it does not end by itself, and the limit has passed
         if self.hello:
             return None
         problem = RemoteError(self._explain())
@@ -276,6 +277,8 @@ class Link:
             self._mux.drain(time.monotonic() + 0.5)
         except Lost as error:
             why = f"lost the connection to the host: {error}"
+            if isinstance(error, Silent) and self._process is not None:
+                self._process.kill()  # ssh would not end either, and close() would wait for it
         except Exception as error:
             why = f"{type(error).__name__}: {error}"
         self._why = self._why or why

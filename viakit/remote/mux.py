@@ -25,7 +25,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 
-__all__ = ["Kind", "Lost", "Mux", "limits"]
+__all__ = ["Kind", "Lost", "Mux", "Silent", "limits"]
 
 WINDOW = 1 << 18  # bytes of one stream that are not delivered yet
 BEAT_S = 0.5  # interval of the signs of life
@@ -77,6 +77,10 @@ def limits(environment: Mapping[str, str] = os.environ) -> tuple[float, float]:
 
 class Lost(ConnectionError):
     """The connection has ended, or has been silent for too long."""
+
+
+class Silent(Lost):
+    """The connection has been silent for too long. Its process has not ended."""
 
 
 def _unblock(fd: int) -> None:
@@ -206,7 +210,7 @@ class Mux:
         poll, by_fd, always = self._interest()
         for fd, events in others.items():
             poll.register(fd, events)
-        ready = dict(poll.poll(0 if always else 1000 * min(timeout_s, BEAT_S)))
+        ready = dict(poll.poll(0 if always else 1000 * min(timeout_s, BEAT_S, self._patience())))
         if self._in in ready:
             self._receive()
         for key, events in [(key, ready[fd]) for fd, key in by_fd.items() if fd in ready] + always:
@@ -274,6 +278,12 @@ class Mux:
                 always.append((key, events))
         return poll, by_fd, always
 
+    def _patience(self) -> float:
+        """Return the seconds until silence ends the connection."""
+        if self._heard is None:
+            return BEAT_S
+        return max(0.0, self._heard + self._silence_s - time.monotonic())
+
     def _beat(self) -> None:
         now = time.monotonic()
         if now - self._beaten >= BEAT_S:
@@ -283,10 +293,10 @@ class Mux:
             self.send(Kind.BEAT)
         if self._heard is None:
             return
-        if now - self._heard > self._silence_s:
-            raise Lost(f"the connection has been silent for {self._silence_s:g} s")
+        if now - self._heard >= self._silence_s:
+            raise Silent(f"the connection has been silent for {self._silence_s:g} s")
         if now - self._heard > self._cut_s and self._is_cut is not None and self._is_cut():
-            raise Lost(f"the connection has been silent for {self._cut_s:g} s, and the host acknowledges no packet")
+            raise Silent(f"the connection has been silent for {self._cut_s:g} s, and the host acknowledges no packet")
 
     def _flush(self) -> None:
         """Write queued frames as far as the connection takes them."""
