@@ -1,7 +1,7 @@
 """Types of viakit._core's part for memory, datatypes and policies; the extension itself has these names."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
 import numpy as np
 from typing_extensions import Self
@@ -92,3 +92,10 @@ def bench_step_call(n: int) -> float: ...
 def bench_step_copy(nbytes: int, n: int) -> float: ...
 def bench_step_pass(out: int, source: int, message: Any, batch: int) -> tuple[float, float]: ...
 def policy_channel(text: str) -> str | None: ...
+
+# The relay of a testbed's wire (relay.pxi).
+RELAY_COUNTS: tuple[str, ...]
+
+def relay(
+    ports: Sequence[tuple[str, bytes]], delay_ns: int, longest: int, counts: Any, ready: Callable[[], object]
+) -> NoReturn: ...

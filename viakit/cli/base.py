@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import tempfile
 import time
@@ -98,10 +99,18 @@ class Size(click.ParamType):
             self.fail(str(error), param, ctx)
 
 
-def wire_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --offload, --tcp-options and --burst to a command that makes a testbed.
+def wire_options(command: Callable[..., Any], alone: Sequence[int] = ()) -> Callable[..., Any]:
+    """Add --offload, --tcp-options, --burst and --delay to a command that makes a testbed.
 
     They are passed on by ``VIAKIT_WIRE``, so that they reach each testbed of the command and of its processes.
+
+    Parameters
+    ----------
+    command : callable
+        The function of the command.
+    alone : sequence of int
+        Values of its parameter ``hosts`` for one host. There, on real machines and on described ones a delay is
+        refused. Empty: the command checks the delay itself.
     """
 
     def keep(ctx: click.Context, param: click.Parameter, value: str | int | None) -> None:
@@ -109,9 +118,20 @@ def wire_options(command: Callable[..., Any]) -> Callable[..., Any]:
             from viakit.testbed.wire import VARIABLE, Wire  # start-up time
 
             given: dict[str, Any] = {str(param.name): value}
-            os.environ[VARIABLE] = Wire.chosen(**given).text()
+            try:
+                os.environ[VARIABLE] = Wire.chosen(**given).text()
+            except ValueError as error:
+                raise click.BadParameter(str(error), ctx, param) from None
 
+    if alone:
+        command = _with_delay_only_on_testbeds(command, alone)
     shared: dict[str, Any] = {"expose_value": False, "callback": keep}
+    command = click.option(
+        "--delay",
+        metavar="TIME",
+        help="One-way delay of every frame between testbed hosts, for each protocol: 50us, 1ms.  [default: none]",
+        **shared,
+    )(command)
     command = click.option(
         "--burst",
         type=Size("min"),
@@ -131,6 +151,21 @@ def wire_options(command: Callable[..., Any]) -> Callable[..., Any]:
         help="off: the testbed's interfaces neither cut nor merge frames (TSO, GSO, GRO).  [default: on]",
         **shared,
     )(command)
+
+
+def _with_delay_only_on_testbeds(command: Callable[..., Any], alone: Sequence[int]) -> Callable[..., Any]:
+    """Return *command*, which refuses a delay unless its parameter ``hosts`` makes a testbed."""
+
+    @functools.wraps(command)
+    def checked(*args: Any, **options: Any) -> Any:
+        from viakit.testbed.wire import Wire  # start-up time
+
+        elsewhere = options.get("machine") is not None or options["hosts"] in alone or isinstance(options["hosts"], str)
+        if elsewhere and os.environ.get("VIAKIT_WIRE") and Wire.chosen().delay_s is not None:
+            raise Failure("--delay sets the testbed's wire: add --hosts testbed:N with N from 2, or remove --delay", 2)
+        return command(*args, **options)
+
+    return checked
 
 
 class Several(click.ParamType):

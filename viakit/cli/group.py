@@ -107,7 +107,7 @@ def _all(options: Sequence[Callable[[Any], Any]], command: Any) -> Any:
 
 def group_options(command: Any) -> Any:
     """Add the options for the placement of the ranks, their wire and the protocol to a command."""
-    return _all(_GROUP, wire_options(command))
+    return _all(_GROUP, wire_options(command, alone=(1,)))
 
 
 def output_options(command: Any) -> Any:

@@ -36,7 +36,7 @@ GROUPS: dict[str, frozenset[str]] = {
     "What": frozenset(),
     "Where": frozenset(
         "hosts mtu rate network machine placement bind python device interface wire burst latency computing offload "
-        "tcp_options".split()
+        "tcp_options delay".split()
     ),
     "How": frozenset(
         "seconds seed wait mode level memory buffers sockbuf policy fault reliability form retransmission checksum "

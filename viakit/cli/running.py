@@ -48,7 +48,7 @@ def ranks_for(ranks: int | None, hosts: int | str) -> int:
 
 def testbed_options(command: Any) -> Any:
     """Add the options for the hosts of the ranks to a command: --hosts, --python, --mtu, --rate, and the wire's."""
-    command = wire_options(command)
+    command = wire_options(command, alone=(0, 1))
     command = click.option("--python", metavar="PATH", help="Interpreter with viakit on the machines of --hosts ssh:.")(
         command
     )

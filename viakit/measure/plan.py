@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from viakit.measure import endpoints, ladder, sockbuf
+from viakit.testbed.wire import Wire
 
 __all__ = [
     "ONE_WAY",
@@ -19,6 +20,7 @@ __all__ = [
     "plan",
     "remote_hosts",
     "several",
+    "wire_of",
 ]
 
 CHOICES = {  # accepted values of options, by attribute of Config
@@ -89,6 +91,8 @@ class Config:
         Properties of the testbed's wire, as for :class:`viakit.testbed.Testbed`.
     burst : int or "min", optional
         The same, for the bucket of `rate`.
+    delay : float or str, optional
+        The same, for the delay of every frame, in seconds or as text: "1ms".
     mode : {"pingpong", "stream", "bidir", "overlap", "rate"}
         Pattern of the messages. "overlap" is ping-pong in which one side computes beside every second message. "rate"
         is a stream whose result is shown as messages per second.
@@ -148,6 +152,7 @@ class Config:
     offload: str | None = None
     tcp_options: str | None = None
     burst: int | str | None = None
+    delay: float | str | None = None
     mode: str = "pingpong"
     wait: str = "poll"
     level: str | None = None
@@ -242,6 +247,8 @@ def _check_machine(config: Config) -> None:
     for option, key in options.items():
         if getattr(config, option) is not None:
             raise UsageError(f"--{option} with --machine: the machine's description has it, as {key}")
+    if wire_of(config).delay_s is not None:
+        raise UsageError("--delay with --machine: the machine's description has it, as wire.delay_us")
     for option in ("interface", "network"):
         if getattr(config, option) is not None:
             raise UsageError(f"--{option} with --machine: a described machine has one network; remove --{option}")
@@ -332,6 +339,27 @@ def _on_machine(name: str, config: Config) -> Series:
     return Series(protocol.name, protocol, "c", "machine")
 
 
+def _wire_option(config: Config) -> str | None:
+    """Return the option of *config* that requires the testbed's wire, or None."""
+    values = {"mtu": config.mtu, "rate": config.rate, "delay": wire_of(config).delay_s}
+    return next((f"--{name}" for name, given in values.items() if given is not None), None)
+
+
+def wire_of(config: Config) -> Wire:
+    """Return the properties of the testbed's wire: those of *config*, then those of ``VIAKIT_WIRE``.
+
+    Raises
+    ------
+    UsageError
+        If one of them is invalid.
+    """
+    given = {name: getattr(config, name) for name in ("burst", "offload", "tcp_options", "delay")}
+    try:
+        return Wire.chosen(**given)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
 def plan(config: Config) -> tuple[list[Series], bool]:
     """Return the series of *config*, and whether the sweep uses two hosts, of a testbed or real ones.
 
@@ -346,10 +374,9 @@ def plan(config: Config) -> tuple[list[Series], bool]:
     found = {name: endpoints.lookup(name) for name in config.protocols}
     hosts = "ssh" if is_remote(config.hosts) else config.hosts
     if hosts == "auto":
-        wire = config.mtu is not None or config.rate is not None or any(one.raw for one in found.values())
-        hosts = "testbed" if wire and not config.interface else "local"
-    if hosts in ("local", "ssh") and (config.mtu is not None or config.rate is not None):
-        option = "--mtu" if config.mtu is not None else "--rate"
+        of_wire = _wire_option(config) is not None or any(one.raw for one in found.values())
+        hosts = "testbed" if of_wire and not config.interface else "local"
+    if hosts in ("local", "ssh") and (option := _wire_option(config)):
         raise UsageError(f"{option} sets the testbed's wire: add --hosts testbed, or remove {option}")
     series: list[Series] = []
     for name, protocol in found.items():

@@ -43,10 +43,10 @@ from viakit.measure.plan import (
     is_remote,
     plan,
     remote_hosts,
+    wire_of,
 )
 from viakit.measure.result import Document
 from viakit.measure.turns import Bursts, Turns, count_for, shielded
-from viakit.testbed.wire import Wire
 
 __all__ = ["Config", "Outcome", "Point", "Progress", "UsageError", "check", "describe", "run", "two_hosts"]
 
@@ -180,7 +180,7 @@ def _wire(config: Config, one: Series) -> str:
     """Return the unusual properties of a series' wire as text; "" for a usual one."""
     if one.hosts != "testbed":
         return ""
-    return Wire.chosen(burst=config.burst, offload=config.offload, tcp_options=config.tcp_options).text()
+    return wire_of(config).text()
 
 
 def _buffers(one: Series, config: Config) -> str:
@@ -221,6 +221,7 @@ class _Run:
     ) -> None:
         self.config, self.series, self.turns = config, series, turns
         self.on_point, self.on_progress, self.stop = on_point, on_progress, stop
+        self.testbeds: dict[int | None, Any] = {}  # by MTU; machines that ssh reaches have None
         self.pairs: dict[Series, Any] = {}
         self.infos: dict[Series, dict[str, Any]] = {}
         self.points: list[_Point] = []
@@ -232,7 +233,7 @@ class _Run:
     def open(self, stack: contextlib.ExitStack, pair_class: Any, testbed_class: Any, wants_testbed: bool) -> None:
         """Open the testbed and a pair per series; *stack* closes them."""
         config = self.config
-        testbeds_by_mtu: dict[int | None, Any] = {}
+        testbeds_by_mtu = self.testbeds
         machine = machines.load(config.machine) if config.machine is not None else None
         if wants_testbed:
             self._report_progress("connecting to both hosts" if is_remote(config.hosts) else "making two hosts")
@@ -392,10 +393,24 @@ class _Run:
         text += f", {point.medians[-1] * 1e6:.2f} µs" if point.medians else ""
         self.on_progress(Progress(fraction, clock.left_s, text))
 
+    def _add_relays(self) -> None:
+        """Add the counts of a delay's relay to the series on its wire, and a failure if it dropped a frame or died."""
+        if is_remote(self.config.hosts) or wire_of(self.config).delay_s is None:
+            return
+        for mtu, testbed in self.testbeds.items():
+            with contextlib.suppress(testbeds.TestbedError):  # its server process has ended, which the errors name
+                relay = testbed.describe()["relay"]
+                for one in self.infos:
+                    if one.hosts == "testbed" and one.mtu == mtu:
+                        self.infos[one]["relay"] = relay
+            if trouble := testbed.relay_trouble():
+                self.turns.errors.append({"protocol": None, "nbytes": None, "message": trouble})
+
     def document(self) -> Document:
         """Return the measurements so far as a result document."""
         described = []
         floor = None
+        self._add_relays()
         for one in self.series:
             mine = sorted((p for p in self.points if p.series is one and p.bursts), key=lambda point: point.nbytes)
             if not one.is_floor:
@@ -425,9 +440,9 @@ def two_hosts(config: Config, testbed_class: Any, mtu: int | None) -> Any:
         from viakit.remote import Remote  # on use: most sweeps stay on this machine
 
         return Remote(remote_hosts(config), network=config.network, python=config.python)
-    wire = {name: getattr(config, name) for name in ("burst", "offload", "tcp_options")}
-    wire = {name: given for name, given in wire.items() if given is not None}
-    return testbed_class(hosts=2, mtu=mtu or 1500, rate=config.rate, **wire)
+    options = {name: getattr(config, name) for name in ("burst", "offload", "tcp_options", "delay")}
+    options = {name: given for name, given in options.items() if given is not None}
+    return testbed_class(hosts=2, mtu=mtu or 1500, rate=config.rate, **options)
 
 
 def run(

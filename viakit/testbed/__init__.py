@@ -11,7 +11,8 @@
 Each host has a network of its own: an interface ``eth0`` with the address 10.77.0.N, and a loopback. It also has its
 own process numbers and host name. It shares the file system and the user with the rest of the machine. Two hosts are
 connected by a wire (a veth pair). More than two hosts, or hosts with a rate limit, are connected by a switch (a
-bridge). Every process on a host may open raw sockets, although no process is root.
+bridge). Hosts with a delay are connected by a relay, a process that forwards frames. Every process on a host may open
+raw sockets, although no process is root.
 
 The testbed disappears when the context ends, when the process that created it exits, crashes or is killed, and after
 Ctrl-C. :mod:`viakit.testbed.host` describes the processes involved and why none can remain.
@@ -25,7 +26,6 @@ import os
 import re
 import socket
 import subprocess
-import sys
 import threading
 import warnings
 import weakref
@@ -34,8 +34,8 @@ from types import TracebackType
 from typing import Any
 
 from viakit.base.words import counted
-from viakit.testbed import namespaces as _namespaces
 from viakit.testbed.call import Call, HostProcess, HostTimeoutError, RemoteError, TestbedError, call_on, start_on
+from viakit.testbed.server import NamespaceError, Supervisor
 from viakit.testbed.wire import Wire
 
 __all__ = [
@@ -52,42 +52,7 @@ __all__ = [
 
 MAX_HOSTS = 64
 _NETWORK, _PREFIX = "10.77.0", 24
-_START_DEADLINE_S = 60.0  # for Python to start, on a busy machine
-_STOP_DEADLINE_S = 8.0
 _SEND_DEADLINE_S = 5.0
-_STILL_WORKS = (
-    "Without it, these still work: the links loop and shm, MPI, and tcp, udp and zmq on localhost "
-    "(viakit sweep ... --hosts local). `viakit doctor` lists the capabilities of this machine."
-)
-
-
-class NamespaceError(TestbedError, PermissionError):
-    """The kernel refused to create a namespace or an interface.
-
-    Attributes
-    ----------
-    step : str
-        The refused step: "user", "map", "net", "host", "veth", "bridge" or "tbf".
-    setting : str
-        The setting that causes the refusal, for instance "kernel.apparmor_restrict_unprivileged_userns".
-    remedy : str
-        What to do about it.
-    """
-
-    def __init__(self, step: str, number: int) -> None:
-        refusal = _namespaces.explain_refusal(step, number)
-        what = _namespaces.STEPS[step]
-        super().__init__(
-            f"{what} was refused ({os.strerror(number)}): {refusal.why}. Remedy: {refusal.remedy}. {_STILL_WORKS}"
-        )
-        self.step, self.setting, self.remedy = step, refusal.setting, refusal.remedy
-        self.errno = number
-
-    def __str__(self) -> str:
-        return str(self.args[0])
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return NamespaceError, (self.step, self.errno)
 
 
 def parse_rate(rate: float | str) -> int:
@@ -345,6 +310,10 @@ class Testbed:
         Default: that of ``VIAKIT_WIRE``, otherwise "on".
     tcp_options : {"on", "off"}, optional
         "off": TCP without window scaling and time stamps. Default: as for `offload`.
+    delay : float or str, optional
+        Delay of every frame on its way from one host to another, 0 to 1 s: 0.0002, "200us". A process forwards the
+        frames, the relay, which is then the switch. It costs time and a core by itself. 0: the relay without a delay,
+        which shows its cost. Default: that of ``VIAKIT_WIRE``, otherwise no relay.
 
     Attributes
     ----------
@@ -371,11 +340,15 @@ class Testbed:
         burst: int | str | None = None,
         offload: str | None = None,
         tcp_options: str | None = None,
+        delay: float | str | None = None,
     ) -> None:
         self.n_hosts = _whole("hosts", hosts, 1, MAX_HOSTS)
         self.mtu = _whole("mtu", mtu, 68, 65535)
         self.rate_bps = None if rate is None else parse_rate(rate)
-        self.wire = Wire.chosen(burst=burst, offload=offload, tcp_options=tcp_options)
+        self.wire = Wire.chosen(burst=burst, offload=offload, tcp_options=tcp_options, delay=delay)
+        self.delay_s = self.wire.delay_s if self.n_hosts > 1 else None
+        if delay is not None and self.n_hosts == 1:
+            raise ValueError("delay is given for a single host; expected two hosts or more, or no delay")
         self.burst = None
         if self.rate_bps is not None:
             if self.n_hosts == 1:
@@ -388,7 +361,7 @@ class Testbed:
             raise ValueError(f"burst is {burst!r} without a rate; expected rate=... with it")
         self.hosts: list[Host] = []
         self._lock = threading.Lock()
-        self._supervisor: _Supervisor | None = None
+        self._supervisor: Supervisor | None = None
         self._release: Callable[[], Any] = lambda: None
 
     def __repr__(self) -> str:
@@ -430,7 +403,9 @@ class Testbed:
             # The queue is longer than the senders' socket buffers, so that senders wait and frames are not lost.
             tbf = {"rate_Bps": max(1, self.rate_bps // 8), "burst": self.burst, "limit": max(16 << 20, 4 * self.burst)}
         switches = {name: getattr(self.wire, name) == "on" for name in ("offload", "tcp_options")}
-        supervisor = _Supervisor(plans, {"parent": os.getpid(), "mtu": self.mtu, "tbf": tbf, **switches})
+        delay_ns = None if self.delay_s is None else round(self.delay_s * 1e9)
+        rest = {"parent": os.getpid(), "mtu": self.mtu, "tbf": tbf, "delay_ns": delay_ns, **switches}
+        supervisor = Supervisor(plans, rest)
         self._supervisor, self._release = supervisor, weakref.finalize(self, supervisor.stop)
         # Each name has two addresses: eth uses the first, udp the second.
         names = ";".join(f"{plan['name']}={plan[kind]}" for plan in plans for kind in ("mac", "address"))
@@ -441,10 +416,33 @@ class Testbed:
         return self
 
     def close(self) -> None:
-        """End all processes on all hosts and wait until everything is gone. Closing twice does nothing."""
+        """End all processes on all hosts and wait until everything is gone. Closing twice does nothing.
+
+        A RuntimeWarning reports frames that the relay of a delay dropped, and a relay that died.
+        """
+        trouble = self.relay_trouble()
         self._release()
         self._supervisor = None
         self.hosts = []
+        if trouble is not None:
+            warnings.warn(trouble, RuntimeWarning, stacklevel=2)
+
+    def relay_trouble(self) -> str | None:
+        """Return what the relay of a delay did not forward, in words, or None if nothing was lost so far."""
+        if self.delay_s is None or self._supervisor is None:
+            return None
+        try:
+            relay = self._request({"describe": True})["relay"]
+        except TestbedError:
+            return None  # the server process has ended, which every use of the hosts has reported
+        if not relay["running"]:
+            return "the relay that delays the testbed's frames has died, and the hosts were stopped; open a new Testbed"
+        if relay["dropped"]:
+            return (
+                f"the relay that delays the testbed's frames dropped {relay['dropped']} of "
+                f"{relay['frames'] + relay['dropped']} frames; choose a smaller delay or a rate"
+            )
+        return None
 
     def describe(self) -> dict[str, Any]:
         """Return the structure and the state of the network, read back from the kernel.
@@ -452,19 +450,25 @@ class Testbed:
         Returns
         -------
         dict
-            Keys ``joined_by`` ("loopback", "veth" or "switch"), ``mtu``, ``rate_bps``, ``burst`` and ``tcp_options``.
-            ``hosts`` is a list with the ``links``, ``offloads`` and ``qdiscs`` of each host, and ``switch`` has the
-            same for the switch. A qdisc has
-            the numbers of bytes, packets and drops so far.
+            Keys ``joined_by`` ("loopback", "veth", "switch" or "relay"), ``mtu``, ``rate_bps``, ``burst`` and
+            ``tcp_options``. ``hosts`` is a list with the ``links``, ``offloads`` and ``qdiscs`` of each host, and
+            ``switch`` has the same for the switch. A qdisc has the numbers of bytes, packets and drops so far.
+            ``relay`` is None without a delay. Otherwise it has ``delay_s``, ``pid``, ``running``, and its counts:
+            ``frames``, ``bytes``, ``dropped``, ``late_ns`` (a sum) and ``late_max_ns`` (the time of frames beyond the
+            delay), and ``queued_max`` (most bytes that waited for one host's delay).
         """
-        networks = self._request({"describe": True})["networks"]
+        answer = self._request({"describe": True})
+        networks, relay = answer["networks"], answer["relay"]
         joined_by = "loopback" if self.n_hosts == 1 else "veth" if self.n_hosts == 2 and not self.rate_bps else "switch"
+        if relay is not None:
+            joined_by, relay = "relay", {"delay_s": self.delay_s, **relay}
         return {
             "joined_by": joined_by,
             "mtu": self.mtu,
             "rate_bps": self.rate_bps,
             "burst": self.burst,
             "tcp_options": self.wire.tcp_options,
+            "relay": relay,
             "hosts": networks[:-1],
             "switch": networks[-1],
         }
@@ -499,92 +503,5 @@ def _whole(name: str, value: Any, low: int, high: int) -> int:
     return int(number)
 
 
-# The server process is started by this code instead of -m, so that it does not import viakit, and with it NumPy and its
-# threads. The code makes viakit's directory a package of another name, in which the relative imports work.
-_BOOTSTRAP = """
-import sys, types
-sys.path[:] = {path!r}
-package = types.ModuleType("_viakit_testbed")
-package.__path__ = [{here!r}]
-sys.modules["_viakit_testbed"] = package
-from _viakit_testbed import host
-host.main({fd})
-"""
-
-
-class _Supervisor:
-    """Connection to the supervisor, the server process that holds the namespaces."""
-
-    def __init__(self, plans: list[dict[str, Any]], rest: dict[str, Any]) -> None:
-        self.owner = os.getpid()
-        self.controls: list[socket.socket] = []
-        self.pids: list[int] = []
-        self.process: subprocess.Popen[bytes] | None = None
-        pair = (socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.control, far = socket.socketpair(*pair)
-        fars = [far]
-        try:
-            for plan in plans:
-                near, far = socket.socketpair(*pair)
-                near.settimeout(_SEND_DEADLINE_S)
-                self.controls.append(near)
-                fars.append(far)
-                plan["fd"] = far.fileno()
-            code = _BOOTSTRAP.format(path=sys.path, here=os.path.dirname(__file__), fd=fars[0].fileno())
-            # The supervisor has its own session: Ctrl-C reaches only this process, which closes the testbed.
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", code],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=[far.fileno() for far in fars],
-                start_new_session=True,
-            )
-            for far in fars:
-                far.close()
-            self.control.settimeout(_START_DEADLINE_S)
-            self.pids = self.request({"hosts": plans, **rest})["pids"]
-        except BaseException:
-            for far in fars:
-                far.close()
-            self.stop()
-            raise
-
-    def request(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Send a request and return the reply. Raises TestbedError, or NamespaceError if the kernel refuses."""
-        try:
-            self.control.send(json.dumps(request).encode())
-            message = self.control.recv(1 << 20)
-        except ConnectionError:
-            message = b""
-        except OSError as error:
-            raise TestbedError(f"the testbed's server process does not reply ({error}); open a new Testbed") from error
-        if not message:
-            raise TestbedError(f"the testbed's server process ({sys.executable}) has ended; open a new Testbed")
-        reply: dict[str, Any] = json.loads(message)
-        if "refused" in reply:
-            raise NamespaceError(*reply["refused"])
-        if "error" in reply:
-            raise TestbedError(f"the testbed's server process failed: {reply['error']}")
-        return reply
-
-    def stop(self) -> None:
-        """Close the connection and wait until the supervisor and all its descendants have ended."""
-        if os.getpid() != self.owner:
-            return  # This is a forked child. The testbed belongs to its parent.
-        for control in [*self.controls, self.control]:
-            try:
-                control.shutdown(socket.SHUT_RDWR)  # takes effect even if a forked child holds a copy of the socket
-            except OSError:
-                pass
-            control.close()
-        if self.process is not None:
-            try:
-                self.process.wait(_STOP_DEADLINE_S)
-            finally:
-                if self.process.poll() is None:  # It hangs, or Ctrl-C was pressed. The kernel kills its descendants.
-                    self.process.kill()
-                    self.process.wait()
-
-
-for _class in (Call, HostProcess, HostTimeoutError, RemoteError, TestbedError):
+for _class in (Call, HostProcess, HostTimeoutError, NamespaceError, RemoteError, TestbedError):
     _class.__module__ = __name__  # the module of the documentation, of imports, and of tracebacks

@@ -5,6 +5,7 @@
     the user's process ---------------------------- started by it, single-threaded, fresh
       |  control socket of the supervisor                  v
       |                                             supervisor: user namespace, switch's network namespace, the wiring
+      |                                             |-- relay: only on a wire with a delay; forwards all frames
       |  control socket of host i                     |-- keeper i: joins host i's network namespace, waits for host i
       +---------------------------------------------------- host i: process 1 of a PID namespace; starts and reaps
                                                             |-- requested processes (and their children)
@@ -24,7 +25,7 @@ A request to start a process is a small message on the host's control socket. At
 - the three standard streams,
 - the descriptors to pass on.
 
-This module imports nothing of viakit but its three siblings and :mod:`viakit.base.process`.
+This module imports nothing of viakit but its four siblings and :mod:`viakit.base.process`.
 :mod:`viakit.testbed.namespaces` gives the reason.
 """
 
@@ -43,11 +44,14 @@ from typing import Any, NoReturn
 from viakit.base.process import end_with_parent
 
 from . import namespaces as ns
+from .delay import Relay
 from .netlink import RouteSocket
 from .process import be_process
 
 MAX_FDS = 64  # descriptors to pass on, besides the five of every request; the kernel's limit is 253 in all
 _STOP_DEADLINE_S = 5.0
+_ETHERNET_HEADER = 14
+_SUPER_FRAME = 65536 + 128  # longest frame of a sender with segmentation offload, with its headers
 
 
 # --- The supervisor -------------------------------------------------------------------------------------------------
@@ -63,12 +67,24 @@ class _Plan:
         self.tbf: dict[str, int] | None = plan["tbf"]
         self.offload: bool = plan["offload"]
         self.tcp_options: bool = plan["tcp_options"]
+        self.delay_ns: int | None = plan["delay_ns"]
         self.hosts: list[dict[str, Any]] = plan["hosts"]  # name, address, prefix, mac, fd of its control socket
 
     @property
     def switched(self) -> bool:
-        """Whether a switch joins the hosts. Two hosts without a rate limit are joined by one wire."""
-        return len(self.hosts) > 2 or self.tbf is not None
+        """Whether a switch joins the hosts. Two hosts without a rate limit or a delay are joined by one wire."""
+        return len(self.hosts) > 2 or self.tbf is not None or self.relayed
+
+    @property
+    def relayed(self) -> bool:
+        """Whether the switch is a relay, which delays frames, instead of the kernel's bridge."""
+        return self.delay_ns is not None and len(self.hosts) > 1
+
+    @property
+    def longest(self) -> int:
+        """Length of the longest frame. With offloads TCP and via-eth send super-frames of up to 64 KiB."""
+        frame = self.mtu + _ETHERNET_HEADER
+        return max(frame, _SUPER_FRAME) if self.offload else frame
 
     def names(self) -> dict[str, str]:
         """Return the address of each host by its name."""
@@ -84,6 +100,7 @@ def main(control_fd: int) -> None:
         parent_fd = ns.pidfd_open(plan.parent)
         net_fds, routes = _build(plan)
         inherited = [control, *routes]
+        relay = _start_relay(plan, net_fds, inherited) if plan.relayed else None
         keepers = [_fork_keeper(i, plan, net_fds, inherited) for i in range(len(plan.hosts))]
         for fd in net_fds + [host["fd"] for host in plan.hosts]:
             os.close(fd)
@@ -97,7 +114,25 @@ def main(control_fd: int) -> None:
     except OSError:
         pass  # the user's process has ended meanwhile; the hosts are removed below
     if "pids" in answer:
-        _keep(control, plan, parent_fd, [keeper for keeper, _ in keepers], routes)
+        _keep(control, plan, parent_fd, [keeper for keeper, _ in keepers], routes, relay)
+
+
+def _start_relay(plan: _Plan, net_fds: list[int], inherited: list[Any]) -> Relay:
+    """Start the process that forwards frames between the ports of the switch."""
+
+    def release() -> None:
+        for item in inherited:
+            item.close()
+        for fd in net_fds + [host["fd"] for host in plan.hosts]:
+            os.close(fd)
+
+    ports = [(f"port{i}", _mac(host)) for i, host in enumerate(plan.hosts)]
+    return Relay(ports, plan.delay_ns or 0, plan.longest, release)
+
+
+def _mac(host: dict[str, Any]) -> bytes:
+    """Return the MAC address of a planned host."""
+    return bytes.fromhex(host["mac"].replace(":", ""))
 
 
 def _build(plan: _Plan) -> tuple[list[int], list[RouteSocket]]:
@@ -144,8 +179,9 @@ def _wire(plan: _Plan, net_fds: list[int], routes: list[RouteSocket]) -> None:
     """Connect the hosts and configure each: MTU, address, neighbours, rate limit."""
     switch, switch_fd = routes[-1], net_fds[-1]
     hosts = plan.hosts
-    macs = [bytes.fromhex(host["mac"].replace(":", "")) for host in hosts]
-    if plan.switched:
+    macs = [_mac(host) for host in hosts]
+    bridge = "switch" if plan.switched and not plan.relayed else None
+    if bridge:
         with _Step("bridge"):
             switch.add_bridge("switch", b"\x02VIA\xff\x00", plan.mtu)
             switch.set_link("switch")
@@ -154,7 +190,7 @@ def _wire(plan: _Plan, net_fds: list[int], routes: list[RouteSocket]) -> None:
             for i, mac in enumerate(macs):
                 port_mac = b"\x02VIA\xfe" + bytes([i + 1])
                 switch.add_veth([("eth0", mac, net_fds[i]), (f"port{i}", port_mac, switch_fd)], plan.mtu)
-                switch.set_link(f"port{i}", bridge="switch")
+                switch.set_link(f"port{i}", bridge=bridge)
         elif len(hosts) == 2:
             switch.add_veth([("eth0", macs[0], net_fds[0]), ("eth0", macs[1], net_fds[1])], plan.mtu)
     if plan.tbf is not None:
@@ -193,30 +229,51 @@ class _Step:
 
 
 def _keep(
-    control: socket.socket, plan: _Plan, parent_fd: int | None, keepers: list[int], routes: list[RouteSocket]
+    control: socket.socket,
+    plan: _Plan,
+    parent_fd: int | None,
+    keepers: list[int],
+    routes: list[RouteSocket],
+    relay: Relay | None,
 ) -> None:
-    """Serve the user's process until it closes the control socket or ends. Then stop every host."""
+    """Serve the user's process until it closes the control socket or ends. Then stop every host.
+
+    If the relay dies, no frame passes any more. The hosts are stopped then, so that their programs fail at once.
+    """
     poll = select.poll()
     poll.register(control, select.POLLIN)
     if parent_fd is not None:
         poll.register(parent_fd, select.POLLIN)
+    relay_fd = ns.pidfd_open(relay.pid) if relay is not None else None
+    if relay_fd is not None:
+        poll.register(relay_fd, select.POLLIN)
+    # Without a pidfd the end of a process is noticed when the poll times out, after 500 ms at most.
+    limit_ms = 500 if parent_fd is None or (relay is not None and relay_fd is None) else None
     while os.getppid() == plan.parent:
-        # Without a pidfd the end of the parent is noticed when the poll times out, after 500 ms at most.
-        ready = [fd for fd, _ in poll.poll(None if parent_fd is not None else 500)]
+        ready = [fd for fd, _ in poll.poll(limit_ms)]
         if parent_fd in ready:
             break
+        if relay is not None and any(keepers) and not relay.running():
+            _stop([keeper for keeper in keepers if keeper])
+            keepers[:] = [0] * len(keepers)
+            if relay_fd is not None:
+                poll.unregister(relay_fd)
         if control.fileno() in ready:
             try:
                 message = control.recv(4096)
                 if not message:
                     break
-                control.send(json.dumps(_answer(json.loads(message), keepers, routes)).encode())
+                control.send(json.dumps(_answer(json.loads(message), keepers, routes, relay)).encode())
             except OSError:
                 break
     _stop([keeper for keeper in keepers if keeper])
+    if relay is not None:
+        relay.stop()
 
 
-def _answer(request: dict[str, Any], keepers: list[int], routes: list[RouteSocket]) -> dict[str, Any]:
+def _answer(
+    request: dict[str, Any], keepers: list[int], routes: list[RouteSocket], relay: Relay | None
+) -> dict[str, Any]:
     """Serve one request of the user's process: kill a host, or report the state of the network."""
     try:
         if "kill" in request:
@@ -225,7 +282,7 @@ def _answer(request: dict[str, Any], keepers: list[int], routes: list[RouteSocke
                 _stop([keepers[i]])
                 keepers[i] = 0
             return {}
-        return {"networks": [_state(route) for route in routes]}
+        return {"networks": [_state(route) for route in routes], "relay": relay.describe() if relay else None}
     except OSError as error:
         return {"error": str(error)}
 

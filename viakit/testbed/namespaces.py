@@ -51,6 +51,7 @@ STEPS = {
     "bridge": "making a software bridge",
     "tbf": "setting a rate limit (token bucket filter, tbf)",
     "offload": "switching off an interface's offloads (ethtool)",
+    "relay": "opening the packet sockets of the relay that delays frames",
     "options": "switching off TCP's window scaling and time stamps (sysctl)",
 }
 
@@ -203,6 +204,8 @@ def explain_refusal(step: str, number: int, read: Callable[[str], str | None] = 
     if step in ("veth", "bridge", "tbf") and number in (errno.EOPNOTSUPP, errno.ENOENT, errno.ENODEV, errno.EINVAL):
         module = {"veth": "veth", "bridge": "bridge", "tbf": "sch_tbf"}[step]
         return Refusal(f"kernel module {module}", "this kernel offers none", f"sudo modprobe {module}")
+    if step == "relay" and number in (errno.ENOMEM, errno.ENOBUFS):
+        return Refusal("memory", "the kernel has no room for the rings of the relay", "free memory, or use fewer hosts")
     if number in (errno.ENOSPC, errno.EUSERS):
         return _explain_limit(step, read)
     if number in (errno.EINVAL, errno.ENOSYS):
