@@ -10,7 +10,8 @@ Examples::
 
 The suite is the source distribution of mpi4py, from PyPI, in build/mpi4py. Each run writes a JSON file there: the
 outcome of every test, on all ranks. A test passes if it passes on every rank. Tests that hang or crash are left out
-and the rest of their module is run again. tools/mpi4py_left_out.txt lists the tests that are never run, with reasons.
+and the rest of their module is run again. A module that takes longer than four limits is ended, and the rest of it is
+run again with the test that it was in. tools/mpi4py_left_out.txt lists the tests that are never run, with reasons.
 tools/mpi4py_counts.json has the numbers of tests that pass on Open MPI, by module and number of ranks (--store).
 Exit status: 0 if at least --floor percent of the tests that pass on Open MPI pass, and no test hangs or crashes.
 """
@@ -37,6 +38,8 @@ RANK = CHECKOUT / "tools" / "mpi4py_rank.py"
 LEFT_OUT = CHECKOUT / "tools" / "mpi4py_left_out.txt"
 COUNTS = CHECKOUT / "tools" / "mpi4py_counts.json"
 VIAKIT = CHECKOUT / ".venv" / "bin" / "viakit"
+CUT = 124  # status of a run that took longer than its module may
+WAS_CUT = "the time of the module was over"
 AGAIN = 5  # runs of one module at most, each without the tests at which the one before ended
 
 
@@ -119,7 +122,7 @@ def run_once(setting: Setting, module: str, skip: list[str], folder: Path) -> tu
         try:
             status = child.wait(timeout=setting.limit * 4)
         except subprocess.TimeoutExpired:
-            status = 124
+            status = CUT
         finally:
             if child.poll() is None:
                 os.killpg(child.pid, signal.SIGTERM)
@@ -153,6 +156,8 @@ def read_logs(folder: Path, status: int, ranks: int) -> tuple[dict[str, dict], s
             text = "\n".join(rest)
             if "Timeout" in text:
                 _merge(tests, open_test, rank, "hung", text)
+            elif status == CUT and "Fatal Python error" not in text:
+                _merge(tests, open_test, rank, "hung", f"{WAS_CUT}\n{text}")
             elif "Fatal Python error" in text or status not in (0, 1):
                 _merge(tests, open_test, rank, "crashed", text or f"exit status {status}")
             else:
@@ -177,18 +182,31 @@ def _merge(tests: dict[str, dict], name: str, rank: int, outcome: str, detail: s
         before.update(outcome=outcome, rank=rank, detail="" if outcome == "passed" else both)
 
 
+def _without_cut(found: dict[str, dict]) -> dict[str, dict]:
+    """Return the tests of a run that was cut, without the ones to repeat.
+
+    A test that was cut has not exceeded its own limit: the module was slow. It is repeated, unless no other test has
+    ended in this run.
+    """
+    stop = ("Timeout", "Fatal Python error")
+    cut = [n for n, test in found.items() if WAS_CUT in test["detail"] and not any(s in test["detail"] for s in stop)]
+    return {name: test for name, test in found.items() if name not in cut} or found
+
+
 def run_module(setting: Setting, module: str) -> dict:
     """Run one module until every test has an outcome; return them."""
     skip = list(left_out())
     done: dict[str, dict] = {}
     seconds, status, output, trouble = 0.0, 0, "", ""
-    for _ in range(AGAIN):
+    for again in reversed(range(AGAIN)):
         with tempfile.TemporaryDirectory(prefix="mpi4py-suite-") as folder:
             status, output, took = run_once(setting, module, skip, Path(folder))
             found, trouble = read_logs(Path(folder), status, setting.ranks)
         seconds += took
-        done.update(found)
         ended_at = [name for name, test in found.items() if test["outcome"] in ("hung", "crashed")]
+        if status == CUT and again:
+            found = _without_cut(found)
+        done.update(found)
         if trouble or not ended_at:
             break
         skip += found  # the rest is still to be run

@@ -53,6 +53,29 @@ def test_the_outcome_of_a_test_is_the_worst_of_all_ranks(tmp_path):
     }
 
 
+def test_a_slow_module_is_no_crash_of_the_test_that_it_was_in(tmp_path):
+    """A test that was running when the module was ended is repeated; it hangs if the run did not get beyond it."""
+    passed, stack = '{"outcome": "passed", "detail": ""}', "Current thread 0x1\n"
+    for rank in (0, 1):
+        (tmp_path / f"log.{rank}").write_text(f"run m.A.x\nend m.A.x {passed}\nrun m.A.y\n{stack}")
+    slow, _ = suite.read_logs(tmp_path, suite.CUT, 2)
+    assert {name: test["outcome"] for name, test in slow.items()} == {"m.A.x": "passed", "m.A.y": "hung"}
+    assert list(suite._without_cut(slow)) == ["m.A.x"]
+    for rank in (0, 1):
+        (tmp_path / f"log.{rank}").write_text(f"run m.A.y\n{stack}")
+    stuck, _ = suite.read_logs(tmp_path, suite.CUT, 2)
+    assert {name: test["outcome"] for name, test in suite._without_cut(stuck).items()} == {"m.A.y": "hung"}
+
+
+def test_a_module_that_is_ended_keeps_its_crashes_and_its_hung_tests(tmp_path):
+    for text, outcome in (("Fatal Python error: Segmentation fault", "crashed"), ("Timeout (0:01:00)!", "hung")):
+        (tmp_path / "log.0").write_text(f"run m.A.x\nrun m.A.y\n{text}\n")
+        (tmp_path / "log.1").write_text("run m.A.y\nCurrent thread 0x1\nrun m.A.z\n")
+        found, _ = suite.read_logs(tmp_path, suite.CUT, 2)
+        assert found["m.A.y"]["outcome"] == outcome
+        assert list(suite._without_cut(found)) == ["m.A.y"]
+
+
 def test_each_test_that_is_left_out_has_a_reason():
     assert all(len(reason) > 20 for reason in suite.left_out().values())
     assert "test_io.*" in suite.left_out()
