@@ -56,13 +56,7 @@ class ComparePanel(Panel):
         self.counters = widgets.HTML()
         self.bottom.children = [self.size, self.name, self.save]
         self.widget.children = [*self.widget.children, self.counters]
-        self._draw([])
-        self._renew()
-
-    @property
-    def figure(self) -> go.FigureWidget:
-        """The curves."""
-        return self.picture
+        self._redraw([])
 
     # ------------------------------------------------------------------------------------ controls
 
@@ -124,13 +118,19 @@ class ComparePanel(Panel):
         """Keep the present curves for comparison with later measurements."""
         self._earlier.append(dict(self.experiment.result))
         self._names.append(f"kept {len(self._earlier)}")
-        self._draw([])
+        self._redraw([])
         self.keep.disabled = True
 
     # ------------------------------------------------------------------------------------ drawing
 
-    def _picture(self) -> Any:
-        return _figure()
+    def _figure(self) -> go.Figure:
+        """Return the empty figure with three fields, whose titles and axes are set when it is drawn."""
+        titles = [" "] * _N_GRAPHS
+        canvas = make_subplots(rows=1, cols=_N_GRAPHS, subplot_titles=titles, horizontal_spacing=0.12)
+        legend = {"orientation": "h", "y": -0.3, "yanchor": "top"}
+        interactive.layout(canvas, _HEIGHT, autosize=True, margin={"t": 60, "b": 75, "r": 140}, legend=legend)
+        interactive.empty_fields(canvas, _N_GRAPHS)
+        return canvas
 
     def update(self, job: Job) -> None:
         """Draw the measurements of *job* so far. Called in the job's thread."""
@@ -148,7 +148,7 @@ class ComparePanel(Panel):
                 self._show_counters()
 
     def _draw(self, series: list[dict[str, Any]]) -> None:
-        """Update the traces. Only changes are sent to the browser."""
+        """Update the traces."""
         documents = [*self._earlier, *([{"series": series}] if series else [])]
         names = [*self._names, *(["now"] if series else [])]
         try:
@@ -238,16 +238,6 @@ class ComparePanel(Panel):
             self.counters.value = ""
             return
         self.counters.value = Counters.of({"series": self.experiment.job.series()}, nbytes)._repr_html_()
-
-
-def _figure() -> go.FigureWidget:
-    """Return the empty figure with three fields, whose titles and axes are set when it is drawn."""
-    titles = [" "] * _N_GRAPHS
-    canvas = go.FigureWidget(make_subplots(rows=1, cols=_N_GRAPHS, subplot_titles=titles, horizontal_spacing=0.12))
-    legend = {"orientation": "h", "y": -0.3, "yanchor": "top"}
-    interactive.layout(canvas, _HEIGHT, autosize=True, margin={"t": 60, "b": 75, "r": 140}, legend=legend)
-    interactive.empty_fields(canvas, _N_GRAPHS)
-    return canvas
 
 
 def _hover(one: Mapping[str, Any]) -> list[str]:

@@ -83,20 +83,12 @@ class CurvesPanel(Panel):
     def _curves(self, series: list[dict[str, Any]]) -> list[Curve]:
         raise NotImplementedError
 
-    @property
-    def figure(self) -> go.FigureWidget:
-        """The curves."""
-        return self.picture
-
-    def _picture(self) -> Any:
+    def _figure(self) -> go.Figure:
         self._places: dict[tuple[str, int], tuple[int, int]] = {}
         self._marks: dict[int, list[float]] = {}
         self._looks: dict[str, Look] = {}  # those of the traces, which never change
-        canvas = go.FigureWidget(
-            make_subplots(
-                rows=1, cols=len(self.fields), subplot_titles=[one.title for one in self.fields], horizontal_spacing=0.1
-            )
-        )
+        titles = [one.title for one in self.fields]
+        canvas = make_subplots(rows=1, cols=len(self.fields), subplot_titles=titles, horizontal_spacing=0.1)
         legend = {"orientation": "h", "y": -0.26, "yanchor": "top"}  # a long one grows downwards, not over the axes
         interactive.layout(canvas, HEIGHT, autosize=True, margin={"t": 40, "b": 60, "r": 140}, legend=legend)
         for column, one in enumerate(self.fields, start=1):
@@ -117,12 +109,12 @@ class CurvesPanel(Panel):
         curves = self._curves(series)
         given = {one.label: one.look for one in curves if one.look is not None}
         self._looks = looks((one.label for one in curves), {**given, **self._looks})
-        with self.picture.batch_update():
+        with self.figure.batch_update():
             for one in curves:
                 key = (one.label, one.column)
                 if key not in self._places:
                     self._places[key] = self._add(one, self._looks[one.label])
-                band, line = (self.picture.data[place] for place in self._places[key])
+                band, line = (self.figure.data[place] for place in self._places[key])
                 if list(line.x or ()) != one.x or list(line.y or ()) != one.y:
                     line.x, line.y, line.text = one.x, one.y, one.text
                     if one.low:
@@ -130,27 +122,27 @@ class CurvesPanel(Panel):
                 line.visible = band.visible = True
             for column, area in enumerate(self.fields):
                 values = [y for one in curves if one.column == column for y in (*one.y, *one.low, *one.high)]
-                interactive.few_marks(self.picture, column + 1, values)
+                interactive.few_marks(self.figure, column + 1, values)
                 marks = sorted({x for one in curves if one.column == column for x in one.x})
                 if area.whole_x and marks != self._marks.get(column):
                     self._marks[column] = marks
-                    self.picture.update_xaxes(tickmode="array", tickvals=marks, row=1, col=column + 1)
+                    self.figure.update_xaxes(tickmode="array", tickvals=marks, row=1, col=column + 1)
             drawn = {(one.label, one.column) for one in curves}
             for key, places in self._places.items():
                 for place in places if key not in drawn else ():
-                    self.picture.data[place].visible = False
+                    self.figure.data[place].visible = False
             last = len(self.fields) - 1
             of_last = [one for one in curves if one.column == last and one.y]
             ends = [(one.label, self._looks[one.label], one.y[-1], min(one.y)) for one in of_last]
             around = [y for one in of_last for y in (*one.y, *one.low, *one.high)]
             log_y = self.fields[last].log_y
-            show_ends(self.picture, ends, column=last + 1, log_y=log_y, height=HEIGHT, around=around)
+            show_ends(self.figure, ends, column=last + 1, log_y=log_y, height=HEIGHT, around=around)
 
     def _add(self, one: Curve, look: Look) -> tuple[int, int]:
         """Add the traces of a curve's band and line, without points; returns their numbers."""
         known = [label for label, _ in self._places]
         place = {"row": 1, "col": one.column + 1}
-        self.picture.add_trace(
+        self.figure.add_trace(
             go.Scatter(
                 x=[],
                 y=[],
@@ -160,7 +152,7 @@ class CurvesPanel(Panel):
             ),
             **place,
         )
-        self.picture.add_trace(
+        self.figure.add_trace(
             go.Scatter(
                 x=[],
                 y=[],
@@ -173,4 +165,4 @@ class CurvesPanel(Panel):
             ),
             **place,
         )
-        return len(self.picture.data) - 2, len(self.picture.data) - 1
+        return len(self.figure.data) - 2, len(self.figure.data) - 1

@@ -1,22 +1,24 @@
 """Common parts of all experiments' panels: buttons, progress, saving. The panels are made of ipywidgets.
 
-The job's thread calls :meth:`Panel.update` after each batch, and continues the measurement when it returns. The method
-therefore updates only the changes. The kernel's main thread handles the buttons.
+The job's thread calls :meth:`Panel.update` after each batch, and continues the measurement when it returns. The
+kernel's main thread handles the buttons.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import deepcopy
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 import ipywidgets as widgets
 
+from viakit.lab._figure import Shown
 from viakit.measure import interactive
 from viakit.measure.result import ResultError
 
 if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
     from viakit.lab._experiment import Experiment
     from viakit.lab._job import Job
 
@@ -84,12 +86,14 @@ class Progress:
 class Panel:
     """Controls, Start, Stop, progress, a picture, and a field for saving.
 
-    Each kind of experiment implements :meth:`_controls`, :meth:`chosen`, :meth:`_picture` and :meth:`_draw`.
+    Each kind of experiment implements :meth:`_controls`, :meth:`chosen`, :meth:`_figure` and :meth:`_draw`.
 
     Attributes
     ----------
     widget : ipywidgets.VBox
         The complete panel.
+    figure : plotly.graph_objects.Figure
+        The curves.
     """
 
     file = "result.json"
@@ -98,7 +102,8 @@ class Panel:
         self.experiment: Any = experiment
         self.progress = Progress()
         self.controls = self._controls()
-        self.picture = self._picture()
+        self.figure = self._figure()
+        self.picture = Shown(self.figure)
         self.start = widgets.Button(description="Start", button_style="primary", icon="play")
         self.stop = widgets.Button(description="Stop", icon="stop", disabled=True)
         self.start.on_click(lambda _: self._on_start())
@@ -113,10 +118,6 @@ class Panel:
         # The picture is above the controls, so that it is in view while the measurement runs.
         self.widget = widgets.VBox([self.top, self.picture, self.controls, self.bottom, theme])
         self.widget.add_class("viakit-lab")
-        self._is_shown = False
-        for figure in self.figures():
-            figure.observe(self._on_shown, "_js2py_layoutDelta")
-        self._renew()
 
     # ------------------------------------------------------------------------------------ to be implemented
 
@@ -128,12 +129,12 @@ class Panel:
         """Return the settings of the controls. Raises ValueError for invalid text."""
         raise NotImplementedError
 
-    def _picture(self) -> Any:
-        """Return the empty widget for the picture."""
+    def _figure(self) -> go.Figure:
+        """Return the empty figure."""
         raise NotImplementedError
 
     def _draw(self, series: list[dict[str, Any]]) -> None:
-        """Update the picture."""
+        """Update the figure."""
         raise NotImplementedError
 
     # ------------------------------------------------------------------------------------ events
@@ -145,31 +146,12 @@ class Panel:
         series = job.series()
         self.save.disabled = not series
         if series:
-            self._draw(series)
-        if not job.running or not self._is_shown:
-            self._renew()
+            self._redraw(series)
 
-    def _on_shown(self, change: Any) -> None:
-        """Note that a page shows a figure: Plotly's code there has sent the details of its layout."""
-        self._is_shown = self._is_shown or bool(change["new"])
-
-    def _renew(self) -> None:
-        """Give the figures as they are now to pages that draw them later.
-
-        A page ignores changes of a figure until it has loaded Plotly's code, and one that is loaded later does not get
-        them. Without this both draw the figure as it was created.
-        """
-        for figure in self.figures():
-            figure._widget_layout, figure._widget_data = deepcopy(figure._layout_obj._props), deepcopy(figure._data)
-
-    def figures(self) -> list[Any]:
-        """Return the figures of Plotly in the picture."""
-        found, widgets_left = [], [self.picture]
-        while widgets_left:
-            one = widgets_left.pop()
-            widgets_left += getattr(one, "children", ())
-            found += [one] if hasattr(one, "_widget_data") else []
-        return found
+    def _redraw(self, series: list[dict[str, Any]]) -> None:
+        """Update the figure, and give it to the page."""
+        self._draw(series)
+        self.picture.send()
 
     def _on_start(self) -> None:
         try:

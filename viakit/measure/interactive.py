@@ -46,7 +46,8 @@ def layout(canvas: Any, height: int, **more: Any) -> None:
         height=height,
         hovermode="closest",
         separators=".\u202f",  # 10 000 has a narrow space, as in figures of Matplotlib
-        modebar={"orientation": "v"},  # at the right edge; a horizontal one covers titles
+        modebar={"orientation": "v", "bgcolor": "rgba(0,0,0,0)"},  # at the right edge; a horizontal one covers titles
+        uirevision="viakit",  # a reader's zoom and choice of curves stay when the figure is drawn again
         **more,
     )
     for update in (canvas.update_xaxes, canvas.update_yaxes):
@@ -167,9 +168,7 @@ def few_marks(canvas: Any, column: int, y: Sequence[float], x: Sequence[float] =
     for axis, values in chosen:
         usable = [one for one in values if math.isfinite(one) and one > 0]
         decades = math.log10(max(usable) / min(usable)) if usable else 0.0
-        n = next(marks for limit, marks in _MARKS if decades < limit)
-        if axis.nticks != n:  # a panel sends each change to the browser
-            axis.nticks = n
+        axis.nticks = next(marks for limit, marks in _MARKS if decades < limit)
 
 
 def all_values(graph: str, curves: Sequence[Mapping[str, Any]]) -> tuple[list[float], list[float]]:
