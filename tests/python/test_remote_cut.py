@@ -12,6 +12,7 @@ from pathlib import Path
 import needs
 import pytest
 from leftovers import marked
+from ssh_hosts import ssh_hosts
 from waiting import until
 
 from viakit.remote.acks import Connection, _written
@@ -129,6 +130,34 @@ def test_a_pulled_cable_is_noticed_on_both_machines(two, tmp_path):
         finally:
             agent.kill()
             driver.kill()
+
+
+WAITS = """
+import viakit
+comm = viakit.world()
+comm.barrier()
+if comm.rank == 0:
+    print("met", flush=True)
+comm.recv(source=1 - comm.rank)
+"""
+
+
+@pytest.mark.parametrize("protocol", ["via", "tcp"])
+def test_a_job_whose_data_wire_is_cut_names_the_hosts_of_its_ranks(tmp_path, protocol):
+    """The connections of ssh go on, as they do not use this wire."""
+    (tmp_path / "waits.py").write_text(WAITS)
+    with ssh_hosts(tmp_path) as testbed:
+        words = ["run", "--hosts", "ssh:h0,h1", "--protocol", protocol, tmp_path / "waits.py"]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        with subprocess.Popen([Path(sys.executable).with_name("viakit"), *words], text=True, **pipes) as job:
+            try:
+                assert job.stdout.readline() == "met\n", job.communicate()
+                testbed.hosts[1].run(["ip", "link", "set", "eth0", "down"], timeout=LIMIT_S)
+                _, errors = job.communicate(timeout=LIMIT_S)
+            finally:
+                job.kill()
+    assert job.returncode == 1
+    assert "h0 has rank 0, h1 has rank 1" in errors
 
 
 @pytest.fixture

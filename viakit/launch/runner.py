@@ -426,7 +426,10 @@ class Launch:
         there = "" if self._options.remote is None else f" on {rank.process.host.name}"  # type: ignore[union-attr]
         how = f"{how_ended(rank)}{there}"
         event = f"{lost}; rank {rank.number} was there" if lost else f"rank {rank.number} ended {how}"
-        self._report(f"{event}{ended}")
+        note = self._meeting.notes.get(rank.number)
+        # The rank's own error names a peer by its number only, because ranks have no list of hosts.
+        by_peer = self._options.remote is not None and not lost and note is not None and note.why == CAUSED
+        self._report(f"{event}{ended}{f'; {ranks_by_host(self._options)}' if by_peer else ''}")
         for stream in self._streams.values():
             stream.mute = stream.rank != rank.number and stream.sink is self._err and not self._options.label
         self._end_all()
@@ -534,6 +537,15 @@ def _status(rank: _Rank) -> int:
     """Return the exit status of a rank as a shell reports it."""
     assert rank.status is not None
     return rank.status if rank.status >= 0 else 128 - rank.status
+
+
+def ranks_by_host(options: Options) -> str:
+    """Return which ranks run on which machine: "alpha has ranks 0, 1, beta has rank 2"."""
+    assert options.remote is not None
+    ranks: dict[str, list[str]] = {}
+    for rank in range(options.ranks):
+        ranks.setdefault(options.remote.names[options.host_of(rank)], []).append(str(rank))
+    return ", ".join(f"{name} has rank{'s' * (len(own) > 1)} {', '.join(own)}" for name, own in ranks.items())
 
 
 def how_ended(rank: _Rank) -> str:
