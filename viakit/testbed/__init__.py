@@ -52,7 +52,6 @@ __all__ = [
 
 MAX_HOSTS = 64
 _NETWORK, _PREFIX = "10.77.0", 24
-_SEND_DEADLINE_S = 5.0
 
 
 def parse_rate(rate: float | str) -> int:

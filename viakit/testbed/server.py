@@ -17,7 +17,6 @@ from viakit.testbed.call import TestbedError
 
 __all__ = ["NamespaceError", "Supervisor"]
 
-_STOP_DEADLINE_S = 8.0
 _SEND_DEADLINE_S = 5.0
 _START_DEADLINE_S = 60.0  # for Python to start, on a busy machine
 _STOP_DEADLINE_S = 8.0
