@@ -242,7 +242,7 @@ static void test_silent_client(void)
     char first;
     CHECK(s >= 0);
     CHECK_EQ(read(s, &first, 1), 1);
-    char *text = request(getpid()); /* is answered when the patience with the first is over */
+    char *text = request(getpid()); /* is answered when the time limit of the first is over */
     CHECK(text != NULL && is_balanced(text));
     CHECK_EQ(count(text, "\"device\""), 8);
     free(text);

@@ -210,7 +210,7 @@ class Mux:
         poll, by_fd, always = self._interest()
         for fd, events in others.items():
             poll.register(fd, events)
-        ready = dict(poll.poll(0 if always else 1000 * min(timeout_s, BEAT_S, self._patience())))
+        ready = dict(poll.poll(0 if always else 1000 * min(timeout_s, BEAT_S, self._silence_left())))
         if self._in in ready:
             self._receive()
         for key, events in [(key, ready[fd]) for fd, key in by_fd.items() if fd in ready] + always:
@@ -278,7 +278,7 @@ class Mux:
                 always.append((key, events))
         return poll, by_fd, always
 
-    def _patience(self) -> float:
+    def _silence_left(self) -> float:
         """Return the seconds until silence ends the connection."""
         if self._heard is None:
             return BEAT_S
