@@ -221,6 +221,20 @@ def test_the_agent_takes_the_place_of_ssh(helper):
     assert b"has ended" in again.stderr
 
 
+def test_a_process_that_begins_is_found_by_its_environment():
+    """Popen returns while the kernel still shows an empty environment, nearly always if both share a processor."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    try:
+        for _ in range(10):
+            with subprocess.Popen(["sleep", "1000"], env={**os.environ, "VIAKIT_RANKS": "y" * 24}) as process:
+                found = mpi.environment_of(Path(f"/proc/{process.pid}"))
+                process.kill()
+            assert b"VIAKIT_RANKS=" in found
+    finally:
+        os.sched_setaffinity(0, before)
+
+
 def test_a_helper_ends_with_its_owner_and_kills_what_is_left(helper):
     process, (control, _, _), _ = helper
     stray = subprocess.Popen(["sleep", "1000"], env={**os.environ, "VIAKIT_RANKS": "x" * 24})

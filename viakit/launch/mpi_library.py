@@ -19,6 +19,7 @@ import re
 import shutil
 import sys
 import sysconfig
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -190,8 +191,24 @@ def marked(name: str, value: str) -> list[int]:
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if mark in (folder / "environ").read_bytes():
+            if mark in environment_of(folder):
                 found.append(int(folder.name))
+    return found
+
+
+def environment_of(folder: Path) -> bytes:
+    """Return the environment of the process with this folder in /proc.
+
+    While a process executes a program, the kernel shows an empty environment. Its parent may run before that is over,
+    because the pipe that reports the success to it is closed earlier. So the function waits for the end, at most 1 s.
+    """
+    deadline = time.monotonic() + 1.0
+    while not (found := (folder / "environ").read_bytes()) and time.monotonic() < deadline:
+        fields = (folder / "stat").read_bytes().rpartition(b")")[2].split()
+        vsize, env_end = int(fields[20]), int(fields[48])  # fields 23 and 51 of proc(5)
+        if vsize == 0 or env_end != 0:  # a zombie or a thread of the kernel; or the environment is really empty
+            break
+        time.sleep(0.001)  # between two looks
     return found
 
 
