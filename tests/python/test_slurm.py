@@ -219,7 +219,8 @@ def test_batch_script(slurm, way):
 
 
 def test_batch_script_itself_is_no_rank(slurm):
-    number = slurm.submit("-n2", "--output=alone.out", "--wrap", "python prog.py")
+    # Without a list of nodes Slurm takes h1 while the job before this one still completes on h0.
+    number = slurm.submit("-n2", "--nodelist=h0", "--output=alone.out", "--wrap", "python prog.py")
     slurm.wait(number, "COMPLETED")
     assert (slurm.folder / "alone.out").read_text() == "RESULT None 1 h0 0\n"
 
