@@ -13,7 +13,7 @@ from leftovers import in_use
 
 from viakit.launch.mpi_library import Library
 from viakit.measure.endpoints import MeasureError
-from viakit.measure.ranks import Ranks
+from viakit.measure.ranks import Ranks, _guard_command
 
 # Calls back and then refuses to end on request. Keeps writing to the folder that is to be removed.
 STUBBORN = """
@@ -77,6 +77,26 @@ def test_an_owner_that_is_killed_leaves_no_process_and_no_file(flavour):
     while (left := [path for path in files if path.exists()]) or in_use(files[0].name):
         assert time.monotonic() < deadline, left
         time.sleep(0.02)
+
+
+def test_the_guard_finds_a_process_that_begins(tmp_path):
+    """The kernel shows an empty environment for a process that executes a program. This one does so all the time."""
+    again = tmp_path / "again"
+    again.write_text('#!/bin/sh\nexec "$0"\n')
+    again.chmod(0o700)
+    for number in range(10):
+        scratch = tmp_path / str(number)
+        scratch.mkdir()
+        words = _guard_command(str(scratch), 0.3)
+        with (
+            subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as guard,
+            subprocess.Popen([again], env={**os.environ, "VIAKIT_RANKS": str(scratch)}) as rank,
+        ):
+            guard.communicate(timeout=60)
+            is_left = rank.poll() is None
+            rank.kill()
+        assert not is_left
+        assert not scratch.exists()
 
 
 def test_a_launcher_that_cannot_be_started_is_told_and_leaves_nothing(tmp_path):

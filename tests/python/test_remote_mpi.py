@@ -18,6 +18,7 @@ from leftovers import marked
 from ssh_hosts import ssh_hosts
 
 from viakit.base.channel import Channel
+from viakit.base.marks import environment_of
 from viakit.base.process import command
 from viakit.launch import mpi_library as mpi
 from viakit.launch.far_mpi import FarMpi, taken
@@ -228,7 +229,7 @@ def test_a_process_that_begins_is_found_by_its_environment():
     try:
         for _ in range(10):
             with subprocess.Popen(["sleep", "1000"], env={**os.environ, "VIAKIT_RANKS": "y" * 24}) as process:
-                found = mpi.environment_of(Path(f"/proc/{process.pid}"))
+                found = environment_of(process.pid)
                 process.kill()
             assert b"VIAKIT_RANKS=" in found
     finally:

@@ -46,6 +46,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from viakit.base.channel import Channel
 from viakit.base.failure import MeasureError
+from viakit.base.marks import marked
 from viakit.base.process import command, end_with_parent
 from viakit.base.secret import same_user
 from viakit.launch import mpi_library as mpi
@@ -416,7 +417,7 @@ def _listen(path: Path) -> socket.socket:
 def _end_strays(mark: str, files: set[str]) -> None:
     """Kill all processes of the job on this host, and remove the files in /dev/shm that they leave, and *files*."""
     deadline = time.monotonic() + _GONE_S
-    while (strays := mpi.marked(_MARK, mark)) and time.monotonic() < deadline:
+    while (strays := marked(_MARK, mark)) and time.monotonic() < deadline:
         for pid in strays:
             files |= mpi.shared_files(pid)
             with contextlib.suppress(OSError):

@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import IO, TYPE_CHECKING
 
 from viakit.base.failure import MeasureError
+from viakit.base.marks import marked
 from viakit.base.words import counted
 from viakit.launch import LaunchError, mpi_agent
 from viakit.launch import mpi_library as mpi
@@ -180,7 +181,7 @@ class MpiLaunch(Launch):
         Open MPI's ranks have their own process groups, and outlive it by a second.
         """
         deadline = time.monotonic() + _GONE_S
-        while (strays := mpi.marked(_MARK, self._scratch.name)) and time.monotonic() < deadline:
+        while (strays := marked(_MARK, self._scratch.name)) and time.monotonic() < deadline:
             for pid in strays:
                 with contextlib.suppress(OSError):
                     os.kill(pid, signal.SIGKILL)

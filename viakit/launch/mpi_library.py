@@ -19,7 +19,6 @@ import re
 import shutil
 import sys
 import sysconfig
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +33,6 @@ __all__ = [
     "find",
     "find_all",
     "is_mapped",
-    "marked",
     "mpich_files",
     "oshmem",
     "remove_files",
@@ -183,33 +181,6 @@ def _candidates() -> Iterator[Library]:
         found = _system(flavour)
         if found:
             yield found
-
-
-def marked(name: str, value: str) -> list[int]:
-    """Return the processes with this variable in their environment; a zombie has no environment and is not found."""
-    mark = f"{name}={value}\0".encode()
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if mark in environment_of(folder):
-                found.append(int(folder.name))
-    return found
-
-
-def environment_of(folder: Path) -> bytes:
-    """Return the environment of the process with this folder in /proc.
-
-    While a process executes a program, the kernel shows an empty environment. Its parent may run before that is over,
-    because the pipe that reports the success to it is closed earlier. So the function waits for the end, at most 1 s.
-    """
-    deadline = time.monotonic() + 1.0
-    while not (found := (folder / "environ").read_bytes()) and time.monotonic() < deadline:
-        fields = (folder / "stat").read_bytes().rpartition(b")")[2].split()
-        vsize, env_end = int(fields[20]), int(fields[48])  # fields 23 and 51 of proc(5)
-        if vsize == 0 or env_end != 0:  # a zombie or a thread of the kernel; or the environment is really empty
-            break
-        time.sleep(0.001)  # between two looks
-    return found
 
 
 def shared_files(pid: int | str = "self") -> set[str]:

@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import IO, TYPE_CHECKING
 
+from viakit.base import marks
 from viakit.base.channel import Channel
 from viakit.base.secret import same_user, users_can_be_told_apart
 from viakit.launch import mpi_agent
@@ -36,22 +37,19 @@ _MARK = "VIAKIT_RANKS"  # variable in the environment of all started processes, 
 _TERM_S = 2.0  # time for mpiexec to end its ranks after SIGTERM
 _GONE_S = 5.0  # time until the killed processes and their files are gone
 
-# The guard runs without viakit, NumPy or site packages and starts in a few milliseconds. Each line of its input names a
-# file to remove. The end of the input without a last line "." means that the owner was killed. Ranks notice this too,
-# and most of them end by themselves.
+# The guard runs without viakit, NumPy or site packages and starts in a few milliseconds. It imports viakit.base.marks
+# from the folder of that file. Each line of its input names a file to remove. The end of the input without a last line
+# "." means that the owner was killed. Ranks notice this too, and most of them end by themselves.
 _GUARD = """
-import glob, os, shutil, signal, sys, time
-mark, folder, grace = sys.argv[1].encode() + b"\\0", sys.argv[2], float(sys.argv[3])
+import os, shutil, signal, sys, time
+name, folder, grace = sys.argv[1], sys.argv[2], float(sys.argv[3])
+sys.path.append(sys.argv[4])
+from marks import marked
 files = [line.rstrip() for line in sys.stdin]
 if files[-1:] == ["."]: sys.exit()
 began = time.monotonic()
 while time.monotonic() < began + 3 * grace:
-    strays = []
-    for path in glob.glob("/proc/[0-9]*/environ"):
-        try:
-            with open(path, "rb") as file:
-                if mark in file.read(): strays.append(int(path.split("/")[2]))
-        except OSError: pass
+    strays = marked(name, folder)
     for pid in strays if time.monotonic() > began + grace else ():
         try: os.kill(pid, signal.SIGKILL)
         except OSError: pass
@@ -62,6 +60,12 @@ for path in files:
     try: os.unlink(path)
     except OSError: pass
 """
+
+
+def _guard_command(scratch: str, grace_s: float) -> list[str]:
+    """Return the command of the guard of ranks with this folder."""
+    words = [_MARK, scratch, str(grace_s), os.path.dirname(marks.__file__)]
+    return [sys.executable, "-I", "-S", "-c", _GUARD, *words]
 
 
 def call_back(name: str) -> Channel | None:
@@ -134,7 +138,7 @@ class Ranks:
         try:
             os.mkdir(self.scratch, 0o700)
             self._guard = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _GUARD, f"{_MARK}={self.scratch}", self.scratch, str(_TERM_S)],
+                _guard_command(self.scratch, _TERM_S),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 start_new_session=True,
@@ -265,4 +269,4 @@ class Ranks:
 
     def _strays(self) -> list[int]:
         """Every process that came of this mpiexec, itself included."""
-        return mpi.marked(_MARK, self.scratch)
+        return marks.marked(_MARK, self.scratch)

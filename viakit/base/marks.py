@@ -1,0 +1,48 @@
+"""Search for processes by a variable in their environment, which all their descendants inherit.
+
+This file imports little, and nothing of viakit: guards that run without viakit load it from its folder.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+__all__ = ["environment_of", "marked"]
+
+_EXEC_S = 1.0  # limit for a process that is executing a program
+
+
+def marked(name: str, value: str) -> list[int]:
+    """Return the processes with this variable in their environment; a zombie has no environment and is not found."""
+    mark = f"{name}={value}\0".encode()
+    found = []
+    for word in os.listdir("/proc"):
+        if word.isdecimal():
+            try:
+                if mark in environment_of(int(word)):
+                    found.append(int(word))
+            except OSError:
+                pass  # the process has ended, or is another user's
+    return found
+
+
+def environment_of(pid: int) -> bytes:
+    """Return the environment of a process.
+
+    While a process executes a program, the kernel shows an empty environment. Its parent may run before that is over,
+    because the pipe that reports the success to it is closed earlier. So the function waits for the end, at most 1 s.
+    """
+    deadline = time.monotonic() + _EXEC_S
+    while not (found := _read(pid, "environ")) and time.monotonic() < deadline:
+        fields = _read(pid, "stat").rpartition(b")")[2].split()
+        vsize, env_start, env_end = (int(fields[i]) for i in (20, 47, 48))  # fields 23, 50 and 51 of proc(5)
+        if vsize == 0 or (env_end != 0 and env_end == env_start):  # a zombie or a thread of the kernel; or it is empty
+            break
+        time.sleep(0.0005)  # between two looks
+    return found
+
+
+def _read(pid: int, name: str) -> bytes:
+    with open(f"/proc/{pid}/{name}", "rb") as file:
+        return file.read()
