@@ -2,8 +2,10 @@
 and ranks of a notebook."""
 
 import json
+import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -222,6 +224,24 @@ def test_folders_on_a_machine_are_removed_with_the_connection(hosts):
         assert folder.stat().st_mode & 0o777 == 0o700
         (folder / "file").touch()
     waiting.until(lambda: not folder.exists(), limit_s=LIMIT_S)
+
+
+def test_the_next_agent_removes_the_folders_of_one_that_was_killed(hosts):
+    """It leaves those of agents that run, and those of other hosts."""
+    with Remote("ssh:h0") as running:
+        kept = Path(running.hosts[0].folder())
+        with Remote("ssh:h0") as remote:
+            left = Path(remote.hosts[0].folder())
+            (left / "file").touch()
+            agent = int(remote.hosts[0].run(["sh", "-c", "echo $PPID"], timeout=LIMIT_S).stdout)
+            os.kill(agent, signal.SIGKILL)
+            waiting.until(lambda: remote.hosts[0].trouble, limit_s=LIMIT_S)
+        assert left.exists()
+        with Remote("ssh:h1"):
+            assert left.exists()
+        with Remote("ssh:h0"):
+            assert not left.exists()
+            assert kept.exists()
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """The agent: the process on another machine that starts processes for this one, and ends them with the connection.
 
 It is started by ssh and serves its standard input and output (:mod:`viakit.remote.mux`). No port is opened. Nothing is
-written to disk except in temporary folders that a request makes; the agent removes them when it ends.
+written to disk except in temporary folders that a request makes. The agent removes them when it ends. If it is killed,
+the next agent on the host removes them (:mod:`viakit.remote.folders`).
 
 Invariant: no process outlives the agent. Each one is the leader of a process group, which is killed when the connection
 ends, and the kernel kills it when the agent dies.
@@ -14,11 +15,9 @@ import fcntl
 import json
 import os
 import select
-import shutil
 import signal
 import socket
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any, NoReturn
@@ -27,11 +26,11 @@ import viakit
 from viakit.base.process import end_with_parent
 from viakit.remote.acks import Connection
 from viakit.remote.facts import facts, route_to
+from viakit.remote.folders import HostFolders
 from viakit.remote.mux import Kind, Lost, Mux, limits
 
 __all__ = ["main"]
 
-_LONGEST_FOLDER = 80  # bytes: the path of a socket has at most 107
 _GRACE_S = 0.5  # between SIGTERM and SIGKILL when the connection has ended
 
 
@@ -48,7 +47,7 @@ class _Agent:
         self.mux = Mux(*self.connection, self.handle, silence_s, connection.unacknowledged, cut_s)
         self.processes: dict[int, int] = {}  # process number -> id
         self.ended: dict[int, int] = {}  # id -> status that is reported once all output has been passed on
-        self.folders: list[str] = []  # temporary ones
+        self.folders = HostFolders()
         self.wake_r, wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -58,6 +57,7 @@ class _Agent:
 
     def serve(self) -> None:
         """Serve until the connection ends."""
+        self.folders.remove_left()
         about = {"viakit": viakit.__version__, "executable": sys.executable, "root": _root(), **facts()}
         self.mux.send(Kind.HELLO, payload=json.dumps(about).encode())
         try:
@@ -72,8 +72,7 @@ class _Agent:
             try:
                 self.end_all()
             finally:
-                for folder in self.folders:
-                    shutil.rmtree(folder, ignore_errors=True)
+                self.folders.remove()
 
     def handle(self, kind: Kind, ident: int, number: int, payload: bytes) -> None:
         """Handle a frame of the coordinator."""
@@ -93,21 +92,12 @@ class _Agent:
             if request["what"] == "clock":
                 return {"monotonic_ns": time.monotonic_ns()}
             if request["what"] == "folder":
-                return {"folder": self.folder()}
+                return {"folder": self.folders.make()}
             if request["what"] == "files":
                 return {"files": sorted(str(path) for path in Path(request["folder"]).iterdir() if path.is_file())}
         except Exception as error:
             return {"error": f"{type(error).__name__}: {error}"}
         return {"error": f"unknown request {request['what']!r}"}
-
-    def folder(self) -> str:
-        """Make a temporary folder. Its name is so short that it may hold Unix sockets."""
-        folder = tempfile.mkdtemp(prefix="viakit-host-")
-        if len(os.fsencode(folder)) > _LONGEST_FOLDER:
-            os.rmdir(folder)
-            folder = tempfile.mkdtemp(prefix="viakit-host-", dir="/tmp")
-        self.folders.append(folder)
-        return folder
 
     def spawn(self, ident: int, request: dict[str, Any]) -> None:
         """Start a process, connect its streams to the mux, and report its number or the error."""
