@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -15,6 +16,7 @@ from leftovers import marked
 from ssh_hosts import ssh_hosts
 from waiting import until
 
+from viakit import remote
 from viakit.remote.acks import Connection, _written
 from viakit.remote.link import Link
 from viakit.remote.mux import Kind, Lost, Mux, limits
@@ -64,6 +66,23 @@ mux.send(Kind.HELLO, payload=b'{"python": "3"}')
 mux.drain(time.monotonic() + 100)
 signal.pause()
 """
+# On ssh's way to a server: what the client writes after the exchange of keys never arrives.
+HUNG = """
+import subprocess, sys
+server = subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE)
+client, kind = open(0, "rb"), 0
+server.stdin.write(client.readline())
+while kind != 21:  # SSH_MSG_NEWKEYS: packets have been plain so far
+    server.stdin.flush()
+    head = client.read(4)
+    body = client.read(int.from_bytes(head, "big"))
+    server.stdin.write(head + body)
+    kind = body[1]
+server.stdin.flush()
+while client.read1(65536):
+    pass
+server.kill()
+"""
 
 
 @pytest.fixture
@@ -100,6 +119,19 @@ def test_an_ssh_that_falls_silent_is_ended_at_the_limit_of_silence(expired, monk
     link.close()
     assert link._process.returncode == -signal.SIGKILL
     assert not expired
+
+
+def test_a_server_that_is_silent_after_the_exchange_of_keys_is_given_up(tmp_path, monkeypatch):
+    """ssh ends before the limit of the first contact. The limit of the server's silence is shortened here."""
+    (tmp_path / "hung.py").write_text(HUNG)
+    with ssh_hosts(tmp_path, 1):
+        text = (tmp_path / "config").read_text()
+        way = re.search("ProxyCommand (.*)", text)[1]
+        text = text.replace("Host h0", "Host hung h0").replace("LogLevel ERROR", "LogLevel INFO")
+        (tmp_path / "config").write_text(text.replace(way, f"{sys.executable} {tmp_path}/hung.py {way}", 1))
+        monkeypatch.setattr(remote, "_SERVER_S", 3.0)
+        with pytest.raises(remote.RemoteError, match=r"(?s)host hung cannot be reached: .*timed out"):
+            remote.Remote("ssh:hung").open()
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import ipaddress
+import math
 import os
 import shlex
 import sys
@@ -323,6 +324,9 @@ def _listed(host: RemoteHost) -> str:
 
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(viakit.__file__)))
+_SERVER_S = 30.0  # limit of an ssh server's silence; a slow one may look up names and accounts that long
+_N_ALIVE = 3
+_LONGEST_S = 1e6  # of that limit, which VIAKIT_SILENCE_S can raise
 
 
 # Runs the agent with the given interpreter, this one's path, or python3, whichever exists. The text after exec must not
@@ -351,4 +355,8 @@ def _command(name: str, python: str | None) -> list[str]:
     script = f'{chosen}; {check}; exec "$p" -c {shlex.quote(_START)} {shlex.join(words)}'
     ssh = shlex.split(os.environ.get("VIAKIT_SSH", "ssh"))
     options = ["-T", "-x", "-a", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10"]
+    # ConnectTimeout ends with the exchange of keys. Then ssh gives up a server that is silent for _N_ALIVE intervals,
+    # while it logs in and afterwards. An agent that is slow to start is no such silence: the server replies for it.
+    interval = math.ceil(min(max(_SERVER_S, limits()[1]), _LONGEST_S) / _N_ALIVE)
+    options += ["-o", f"ServerAliveInterval={interval}", "-o", f"ServerAliveCountMax={_N_ALIVE}"]
     return [*ssh, *options, "--", name, f"exec sh -c {shlex.quote(script)}"]

@@ -36,6 +36,7 @@ _HINTS = (
     ("Could not resolve hostname", "check the name, or add the host to ~/.ssh/config"),
     ("Connection refused", "start its ssh server: sudo systemctl start ssh"),
     ("No route to host", "check the cable and the address"),
+    ("not responding", "its ssh server has fallen silent: check its load and its log"),
     ("timed out", "check that the host is up and that no firewall drops port 22"),
 )
 
