@@ -19,6 +19,9 @@
  * - The first frame of an RDMA write has the wire_write block behind the header.
  * - READ frames are not part of the sequence. Their psn is the number of the request frame, their immediate data the
  *   serial number of the request (via/data/read.c).
+ * - The immediate data of REQUEST, PENDING, ACCEPT and CONFIRM holds two times, by which the NICs measure the round trip
+ *   before the first data (via/connect/conn.c): WIRE_SENT when the frame was sent, by its sender's clock, and
+ *   WIRE_ECHO, the WIRE_SENT of the frame to which it replies at once. 0: none.
  * - The checksum covers header (checksum field 0) and payload if FLAG_CRC is set, and the header alone if it is not.
  *   Links that cannot corrupt frames ignore it. Other links accept a frame without FLAG_CRC only if UDP's checksum,
  *   which covers the rest, was verified on the way. The interface computes the UDP checksum of a super-frame.
@@ -185,6 +188,11 @@ static inline uint32_t wire_source_key(uint64_t word)
 #define WIRE_MODE_CLIENT 0   /* for a VI in VipConnectWait */
 #define WIRE_MODE_PEER 1     /* for a VI that has made the opposite request */
 #define WIRE_MODE_DISCOVER 2 /* for no VI: every NIC replies NOMATCH and is thereby discovered */
+
+/* The times in a handshake's immediate data: 16 bits each, in units of 2^15 ns, so they wrap after 2.1 s. */
+#define WIRE_SENT(immediate) ((uint16_t)(immediate))
+#define WIRE_ECHO(immediate) ((uint16_t)((immediate) >> 16))
+#define WIRE_TIME_SHIFT 15
 
 #define WIRE_MAX_DISCRIMINATOR 64
 _Static_assert(sizeof(struct wire_header) + sizeof(struct wire_connect) + 2 * WIRE_MAX_DISCRIMINATOR +

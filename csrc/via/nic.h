@@ -81,6 +81,7 @@ struct via_nic {
         uint16_t port;
     } no_room[8]; /* see report_no_address_space in link.h; the oldest entry is replaced */
     uint32_t n_no_room;
+    uint16_t echo; /* while a frame of a handshake is handled: the time in it, for replies (conn.c); else 0 */
     struct via_request *requests;
     struct via_conn *conns, *oldest_conn; /* the newest one, from which `next` leads to the oldest */
     struct via_conn *conns_by_hash[VIA_CONN_HASHES];

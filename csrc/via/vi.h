@@ -22,10 +22,12 @@ struct via_nic;
 /* The measured round trip of a connection (rtt.c), ns. One frame at a time is timed. */
 struct via_rtt {
     uint64_t smoothed, variation; /* RFC 6298's SRTT and RTTVAR; smoothed 0: nothing measured yet */
+    uint64_t handshake;           /* the round trip of the handshake, used until the first sample; 0: unknown */
     uint64_t begun_at, next_at;   /* when the timed frame was sent; no other frame is timed before next_at */
     uint32_t psn;                 /* the number after the timed frame's */
     uint8_t timing;
     uint8_t tail_probes; /* sent since the last progress */
+    uint8_t backoff;     /* probes and time-outs since the last sample; each doubles the time before the next one */
 };
 
 /* The value of rx_source that closes the short path: its key is 0, and whole_message() accepts no frame with that key.

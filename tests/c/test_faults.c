@@ -492,6 +492,8 @@ static void no_peer_b(side *s)
     X(mended, 0, NULL)                           \
     X(late_alone, 0, NULL)                       \
     X(delayed, 0, NULL)                          \
+    X(slow, 0, NULL)                             \
+    X(slower, 0, NULL)                           \
     X(stalled, 0, NULL)                          \
     X(partition_heals, 0, NULL)                  \
     X(cut_by_count, 0, NULL)                     \

@@ -108,4 +108,10 @@ void silence_b(side *s);
 void lost_soon(viakit_nic_options *o);          /* a connection is lost after some hundred milliseconds */
 void keepalive_of_20_ms(viakit_nic_options *o); /* and a connection outlives the case */
 
+/* faults_delay.c */
+void slow_a(side *s);
+void slow_b(side *s);
+void slower_a(side *s);
+void slower_b(side *s);
+
 #endif

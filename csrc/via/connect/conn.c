@@ -262,6 +262,23 @@ VIP_RETURN conn_prepare_request(int mode, struct via_vi *vi, uint32_t number, co
 
 /* ---------------------------------------------------------------- frames out */
 
+/* Write the times of a handshake's frame: now, and the time of the frame to which it replies at once. A frame that is
+ * sent again has the time of its last copy, so the reply shows which copy arrived. */
+void conn_stamp(struct link_frame *f, uint16_t echo)
+{
+    uint16_t now = (uint16_t)(vk_now() >> WIRE_TIME_SHIFT);
+    f->header.immediate = (now ? now : 1u) | (uint32_t)echo << 16;
+    f->header.flags &= (uint8_t)~WIRE_FLAG_CRC; /* a checksum from the last time */
+}
+
+/* Return the round trip that a reply shows, rounded up to a unit of the times, ns; 0 if it shows none. The program of
+ * the peer is not part of it: only replies that its NIC sends at once carry an echo. */
+uint64_t conn_round_trip(const struct conn_frame *f)
+{
+    uint16_t echo = WIRE_ECHO(f->h->immediate), now = (uint16_t)(vk_now() >> WIRE_TIME_SHIFT);
+    return echo ? (uint64_t)((uint16_t)(now - echo) + 1u) << WIRE_TIME_SHIFT : 0;
+}
+
 /* Frames of a handshake are retransmitted by their own timers, not by the reliable protocol. If the link has no room,
  * the frame is deferred. On a lossless link, where some timers do not run, it would otherwise be lost for good. */
 void conn_send(struct via_nic *nic, const struct conn_to *to, int kind, uint16_t src_vi, uint32_t immediate,
@@ -274,6 +291,8 @@ void conn_send(struct via_nic *nic, const struct conn_to *to, int kind, uint16_t
     f.header.key = to->key;
     f.header.src_vi = src_vi;
     f.header.immediate = immediate;
+    if (kind == WIRE_PENDING || kind == WIRE_ACCEPT || kind == WIRE_CONFIRM)
+        conn_stamp(&f, nic->echo);
     f.block.connect = *body;
     f.header.len = (uint16_t)sizeof f.block.connect;
     if (body->proof && proof) {
@@ -298,6 +317,7 @@ int conn_send_request(struct via_nic *nic, const uint8_t address[6], uint16_t po
                       struct link_peer **addressed)
 {
     struct link_peer *peer;
+    conn_stamp(f, 0);
     if (port == 0)
         return nic->ops->request_all(nic->link, address, f);
     if (link_lacks_address_space(&nic->link_client, port))
@@ -355,6 +375,41 @@ static int take_proof(struct conn_frame *f, int kind)
     return 1;
 }
 
+/* Pass a frame to the part to which its kind belongs. */
+static void dispatch(struct via_nic *nic, struct conn_frame *f, int kind)
+{
+    switch (kind) {
+    case WIRE_REQUEST:
+        if ((size_t)f->c.wanted_len + f->c.own_len > f->names_len || f->c.wanted_len > WIRE_MAX_DISCRIMINATOR ||
+            f->c.own_len > WIRE_MAX_DISCRIMINATOR || f->c.max_payload < WIRE_LEAST_PAYLOAD)
+            NIC_COUNT(nic, dropped_malformed, 1);
+        else if (f->c.mode == WIRE_MODE_PEER)
+            conn_peer_request_arrived(nic, f);
+        else if (f->c.mode == WIRE_MODE_CLIENT)
+            conn_request_arrived(nic, f);
+        else if (f->c.mode == WIRE_MODE_DISCOVER)
+            conn_discovery_arrived(nic, f);
+        else
+            NIC_COUNT(nic, dropped_malformed, 1);
+        break;
+    /* The number of a request identifies its kind; a NIC may have both kinds open. */
+    case WIRE_CONFIRM:
+    case WIRE_CANCEL:
+        if (!conn_server_receive(nic, f, kind) && !conn_peer_receive(nic, f, kind))
+            NIC_COUNT(nic, dropped_unknown_peer, 1);
+        break;
+    case WIRE_ACCEPT:
+        if (f->c.max_payload < WIRE_LEAST_PAYLOAD)
+            NIC_COUNT(nic, dropped_malformed, 1);
+        else if (!conn_peer_accepted(nic, f))
+            conn_accepted(nic, f);
+        break;
+    default: /* PENDING, REJECT, NOMATCH */
+        if (!conn_peer_answered(nic, f, kind) && !conn_discovery_answered(nic, f))
+            conn_answered(nic, f, kind);
+    }
+}
+
 /* rx.c passes every frame of a handshake here, its checksum verified. Each may come from an unknown peer, so lengths
  * are checked first. A frame that matches no request is dropped and counted, or answered once without storing any
  * state. */
@@ -376,36 +431,9 @@ void via_conn_deliver(struct via_nic *nic, const uint8_t from[6], struct link_pe
         NIC_COUNT(nic, dropped_malformed, 1);
         return;
     }
-    switch (kind) {
-    case WIRE_REQUEST:
-        if ((size_t)f.c.wanted_len + f.c.own_len > f.names_len || f.c.wanted_len > WIRE_MAX_DISCRIMINATOR ||
-            f.c.own_len > WIRE_MAX_DISCRIMINATOR || f.c.max_payload < WIRE_LEAST_PAYLOAD)
-            NIC_COUNT(nic, dropped_malformed, 1);
-        else if (f.c.mode == WIRE_MODE_PEER)
-            conn_peer_request_arrived(nic, &f);
-        else if (f.c.mode == WIRE_MODE_CLIENT)
-            conn_request_arrived(nic, &f);
-        else if (f.c.mode == WIRE_MODE_DISCOVER)
-            conn_discovery_arrived(nic, &f);
-        else
-            NIC_COUNT(nic, dropped_malformed, 1);
-        break;
-    /* The number of a request identifies its kind; a NIC may have both kinds open. */
-    case WIRE_CONFIRM:
-    case WIRE_CANCEL:
-        if (!conn_server_receive(nic, &f, kind) && !conn_peer_receive(nic, &f, kind))
-            NIC_COUNT(nic, dropped_unknown_peer, 1);
-        break;
-    case WIRE_ACCEPT:
-        if (f.c.max_payload < WIRE_LEAST_PAYLOAD)
-            NIC_COUNT(nic, dropped_malformed, 1);
-        else if (!conn_peer_accepted(nic, &f))
-            conn_accepted(nic, &f);
-        break;
-    default: /* PENDING, REJECT, NOMATCH */
-        if (!conn_peer_answered(nic, &f, kind) && !conn_discovery_answered(nic, &f))
-            conn_answered(nic, &f, kind);
-    }
+    nic->echo = kind <= WIRE_CONFIRM ? WIRE_SENT(h->immediate) : 0;
+    dispatch(nic, &f, kind);
+    nic->echo = 0;
 }
 
 /* Retransmit unanswered requests and drop old replies. Called when something is due (engine.c); each part sets

@@ -29,6 +29,7 @@
 #include "link/link.h"
 #include "via/connect/conn.h"
 #include "via/connect/proof.h"
+#include "via/data/data.h"
 #include "via/engine.h"
 #include "via/enter.h"
 #include "via/error.h"
@@ -78,7 +79,7 @@ void conn_accepted(struct via_nic *nic, struct conn_frame *f)
             return;
         r->remote = f->c;
         conn_join(r->vi, f->from, f->peer, h->src_port, h->src_vi, &f->c);
-        r->vi->confirmed = 1;
+        via_rtt_confirmed(r->vi, conn_round_trip(f));
         conn_proof_confirm(r->vi, &r->frame, f, transcript);
         finish_request(r, VIP_SUCCESS);
         return;
@@ -154,6 +155,7 @@ void conn_answered(struct via_nic *nic, struct conn_frame *f, int kind)
     }
     if (kind == WIRE_PENDING) {
         r->offered = 1;
+        r->vi->rtt.handshake = conn_round_trip(f);
         r->give_up_no_match = VK_NEVER;
         if (!conn_route(nic, f))
             return;

@@ -114,10 +114,10 @@ static void finish(struct via_peering *p, VIP_RETURN result)
 
 /* Connect with a partner. Both ways to get here, ACCEPT and CONFIRM, prove that the partner has this VI's key. */
 static void connect_with(struct via_peering *p, const uint8_t address[6], const struct conn_to *to,
-                         const struct wire_connect *remote)
+                         const struct wire_connect *remote, uint64_t round_trip)
 {
     conn_join(p->vi, address, to->peer, to->port, to->vi, remote);
-    p->vi->confirmed = 1;
+    via_rtt_confirmed(p->vi, round_trip);
     p->remote = *remote;
     finish(p, VIP_SUCCESS);
 }
@@ -284,6 +284,7 @@ void conn_peer_request_arrived(struct via_nic *nic, struct conn_frame *f)
     if (!we_are_higher(nic, p->vi, f)) {
         /* The higher side needs only this request; the broadcast one may have arrived too early. */
         p->frame.header.dst_port = f->h->src_port;
+        conn_stamp(&p->frame, nic->echo);
         via_link_send(nic, f->peer, &p->frame, 1);
         return;
     }
@@ -334,7 +335,7 @@ int conn_peer_accepted(struct via_nic *nic, struct conn_frame *f)
     if (conn_check_fit("VipConnectPeerRequest", p->vi, &f->c) != VIP_SUCCESS)
         return 1; /* an honest partner has checked that: the frame is forged */
     struct conn_to to = {.peer = f->peer, .port = f->h->src_port, .vi = f->h->src_vi, .key = f->c.key};
-    connect_with(p, f->from, &to, &f->c);
+    connect_with(p, f->from, &to, &f->c, conn_round_trip(f));
     conn_proof_confirm(p->vi, &p->frame, f, transcript);
     return 1;
 }
@@ -380,7 +381,7 @@ int conn_peer_receive(struct via_nic *nic, const struct conn_frame *f, int kind)
     if (kind == WIRE_CONFIRM && p->vi->proof && !conn_proof_confirm_right(&p->vi->proof->secret, p->transcript, f)) {
         NIC_COUNT(nic, dropped_unknown_peer, 1);
     } else if (kind == WIRE_CONFIRM) {
-        connect_with(p, p->partner_address, &p->partner, &p->remote);
+        connect_with(p, p->partner_address, &p->partner, &p->remote, conn_round_trip(f));
         conn_set_carried(p->vi, &f->c);
     } else if (p->state == PROMISED) {
         p->state = REQUESTING;

@@ -31,6 +31,7 @@
 #include "link/frame_format.h"
 #include "via/connect/conn.h"
 #include "via/connect/proof.h"
+#include "via/data/data.h"
 #include "via/engine.h"
 #include "via/enter.h"
 #include "via/error.h"
@@ -286,7 +287,7 @@ static void confirmed_with_proof(struct via_conn *conn, const struct conn_frame 
         return;
     }
     conn_join(vi, conn->address, conn->peer, conn->port, conn->vi, &conn->remote);
-    vi->confirmed = 1;
+    via_rtt_confirmed(vi, conn_round_trip(f));
     conn_set_carried(vi, &f->c);
     decide(conn, VIP_SUCCESS);
 }
@@ -302,7 +303,7 @@ int conn_server_receive(struct via_nic *nic, const struct conn_frame *f, int kin
         if (conn->accept_body.proof)
             confirmed_with_proof(conn, f);
         else if (still_accepted(conn)) {
-            conn->accepted->confirmed = 1;
+            via_rtt_confirmed(conn->accepted, conn_round_trip(f));
             conn_set_carried(conn->accepted, &f->c);
         }
         return 1;

@@ -141,11 +141,13 @@ void via_retransmit_forget(struct via_vi *vi);
 /* ---------------------------------------------------------------- rtt.c */
 
 void via_rtt_reset(struct via_vi *vi);
-/* Starts timing a frame if it is sent for the first time. tx_psn is the number after it. */
+/* Starts timing a frame that was sent for the first time, unless another one is timed. tx_psn is the number after it. */
 void via_rtt_begin(struct via_vi *vi);
 /* Ends the timing if the timed frame lies before psn: all frames before psn have arrived. */
 void via_rtt_arrived(struct via_vi *vi, uint32_t psn);
 void via_rtt_sample(struct via_vi *vi, uint64_t ns);
+/* Notes that the peer is connected. ns: the round trip that its frame of the handshake shows, or 0. */
+void via_rtt_confirmed(struct via_vi *vi, uint64_t ns);
 /* Times derived from the measured round trip, ns: the retransmission time-out, and the delay before a tail probe. */
 uint64_t via_rtt_timeout(const struct via_vi *vi);
 uint64_t via_rtt_probe(const struct via_vi *vi);

@@ -44,6 +44,7 @@
 
 #define RTO_LONGEST (500 * VK_MS)
 #define TAIL_PROBES 2
+#define BACKOFF_MOST 10 /* doublings: any probe is then later than the longest time-out */
 
 /* The number after the work's last frame. */
 static inline uint32_t end_of(const struct via_work *w)
@@ -55,10 +56,10 @@ static inline uint32_t end_of(const struct via_work *w)
  * sent, something is unacknowledged, and the probe would come before the time-out. */
 static uint64_t before_probe(const struct via_vi *vi)
 {
-    if (!vi->reliable || vi->rtt.tail_probes == TAIL_PROBES || vi->retries || vi->una_psn == vi->high_psn ||
-        vi->tx_psn != vi->high_psn)
+    if (!vi->reliable || !vi->confirmed || vi->rtt.tail_probes == TAIL_PROBES || vi->retries ||
+        vi->una_psn == vi->high_psn || vi->tx_psn != vi->high_psn)
         return 0;
-    uint64_t wait = via_rtt_probe(vi) << vi->rtt.tail_probes;
+    uint64_t wait = via_rtt_probe(vi) << vi->rtt.backoff;
     return wait < vi->rto ? wait : 0;
 }
 
@@ -163,7 +164,8 @@ void via_acknowledged(struct via_vi *vi, uint32_t ack)
     via_rtt_arrived(vi, ack);
     vi->retries = 0;
     vi->rtt.tail_probes = 0;
-    vi->rto = via_rtt_timeout(vi);
+    if (vi->rtt.backoff == 0) /* else the back-off stays until the next sample (rtt.c) */
+        vi->rto = via_rtt_timeout(vi);
     uint32_t head = vi->flight_head;
     while (vi->flight_head != vi->flight_tail && !wire_before(ack, vi->flight_end[vi->flight_head & (VIA_FLIGHT - 1)]))
         vi->flight_head++;
@@ -305,6 +307,13 @@ void via_give_up(struct via_vi *vi)
     via_break(vi, 1);
 }
 
+/* Doubles the time before the next probe, until a sample shows that it was long enough. */
+static void back_off(struct via_vi *vi)
+{
+    if (vi->rtt.backoff < BACKOFF_MOST)
+        vi->rtt.backoff++;
+}
+
 /* Sends the last frame again: a receiver that has it replies at once, and reports what else it has. */
 static void probe_tail(struct via_vi *vi)
 {
@@ -316,6 +325,7 @@ static void probe_tail(struct via_vi *vi)
     if (via_send_again(vi, vi->high_psn - 1, 1, WIRE_FLAG_ACK_NOW, &hint) < 0 && vi->state != VIP_STATE_CONNECTED)
         return;
     vi->rtt.tail_probes++;
+    back_off(vi);
     via_arm_rto(vi);
 }
 
@@ -357,6 +367,7 @@ static void time_out(struct via_vi *vi)
     }
     int retransmits = vi->reliable && vi->una_psn != vi->tx_psn;
     if (retransmits) {
+        back_off(vi);
         count_retry(vi); /* first: while it counts, every send requests an acknowledgement */
         go_back(vi, 1);
         vi->rto_deadline = VK_NEVER;

@@ -260,15 +260,15 @@ static inline uint8_t ack_request(const struct via_vi *vi)
 }
 
 /* Notes one more link send in flight, up to tx_psn. If frames may be lost, the end of each link send is remembered,
- * because the window counts sends and acknowledgements count frames. */
-static inline void note_in_flight(struct via_vi *vi)
+ * because the window counts sends and acknowledgements count frames. again: its last frame was sent before. */
+static inline void note_in_flight(struct via_vi *vi, int again)
 {
     if (vi->lossless || !vi->reliable)
         return;
     vi->flight_end[vi->flight_tail++ & (VIA_FLIGHT - 1)] = vi->tx_psn;
     if (vi->rto_deadline == VK_NEVER)
         via_arm_rto(vi);
-    if (!vi->rtt.timing && vi->nic->now >= vi->rtt.next_at)
+    if (!again && !vi->rtt.timing && vi->nic->now >= vi->rtt.next_at)
         via_rtt_begin(vi);
 }
 
@@ -277,7 +277,8 @@ static inline void note_in_flight(struct via_vi *vi)
 static void note_sent(struct via_vi *vi, struct via_work *w, int n, uint32_t bytes)
 {
     /* Frames below the highest number ever sent are retransmissions. */
-    if (vk_unlikely(wire_before(vi->tx_psn, vi->high_psn)))
+    int again = wire_before(vi->tx_psn, vi->high_psn);
+    if (vk_unlikely(again))
         VI_COUNT(vi, frames_retransmitted, n);
     else
         VI_COUNT(vi, bytes_sent, bytes);
@@ -286,7 +287,7 @@ static void note_sent(struct via_vi *vi, struct via_work *w, int n, uint32_t byt
     if (wire_before(vi->high_psn, vi->tx_psn))
         vi->high_psn = vi->tx_psn;
     via_ack_piggybacked(vi);
-    note_in_flight(vi);
+    note_in_flight(vi, again);
     /* The last frame may be sent again, after a time-out; the message is counted once. */
     if (vi->tx_psn == w->first_psn + w->n_frames) {
         if (!w->sent) {
@@ -450,7 +451,7 @@ static inline int transmit_short(struct via_vi *vi, struct via_work *w)
     vi->tx_psn = vi->high_psn = vi->next_psn;
     vi->send.next++;
     via_ack_piggybacked(vi);
-    note_in_flight(vi);
+    note_in_flight(vi, 0);
     NIC_COUNT(nic, frames_sent, 1);
     VI_COUNT(vi, frames_sent, 1);
     VI_COUNT(vi, messages_sent, 1);
