@@ -15,22 +15,31 @@ import pytest
 from vm_machine import HOSTS, LIMIT_S, PROGRAM, VIAKIT, guest
 
 pytestmark = pytest.mark.timeout(600)
+RECEIVES = """
+import viakit
+comm = viakit.world()
+comm.barrier()
+if comm.rank == 0:
+    print("met", flush=True)
+comm.recv(source=(comm.rank + 1) % comm.size)
+"""
 
 
 class Job:
     """`viakit run` with ranks that wait, with ssh connections of its own."""
 
-    def __init__(self, shared: Path, *words: str) -> None:
+    def __init__(self, shared: Path, *words: str, hosts: str = HOSTS, program: str = PROGRAM) -> None:
         self.program = shared / "waits.py"
-        self.program.write_text(PROGRAM)
+        self.program.write_text(program)
         self.process = subprocess.Popen(
-            [VIAKIT, "run", "-n", "2", "--hosts", HOSTS, *words, self.program, "wait"],
+            [VIAKIT, "run", "--hosts", hosts, *words, self.program, "wait"],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, "VIAKIT_SSH": f"ssh -F {shared}/alone"},
         )
-        self.first = self.process.stdout.readline()  # the ranks run once there is a line
+        # The ranks run once rank 0 has written its line. Those of others may come before it.
+        self.first = next((line for line in self.process.stdout if not line.startswith("waits")), "")
 
     def end(self) -> str:
         """Return the messages of the job, which has to end by itself."""
@@ -63,6 +72,22 @@ def test_a_job_whose_machine_is_out_of_reach(vm, shared):
         vm[1].set_link("mgmt", up=True)
     assert "host beta" in errors
     assert "silent" in errors
+    for machine in vm:
+        gone(machine, "[w]aits.py")
+
+
+@pytest.mark.parametrize("protocol", ["via", "tcp"])
+def test_a_job_whose_data_wire_is_cut(vm, shared, protocol):
+    """The error names the hosts of all ranks, and no process is left on either machine."""
+    job = Job(shared, "--network", "eth:virtio", "--protocol", protocol, program=RECEIVES)
+    assert job.first.split() == ["met"], job.end()
+    vm[1].set_link("virtio", up=False)
+    try:
+        errors = job.end()
+    finally:
+        vm[1].set_link("virtio", up=True)
+    assert "alpha has rank 0, beta has rank 1" in errors
+    assert " on alpha" in errors.splitlines()[-1] or " on beta" in errors.splitlines()[-1]
     for machine in vm:
         gone(machine, "[w]aits.py")
 
