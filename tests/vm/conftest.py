@@ -1,4 +1,7 @@
-"""The machines of the tests in this folder: they boot once. Where they cannot boot, all tests are skipped."""
+"""The machines of the tests in this folder: two boot once, and a third one for the tests with three.
+
+Where they cannot boot, the tests are skipped.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from vm_kernel import Boot, NoKernelError, in_order, prepare
-from vm_machine import Cannot, Machine, guest, machines
+from vm_machine import Cannot, Machine, guest, machines, third_machine
 
 
 def reason(error: Exception) -> str:
@@ -42,6 +45,16 @@ def vm(boot: Boot, shared: Path) -> Iterator[list[Machine]]:
     try:
         with machines(shared, boot, limit_s=60) as both:
             yield both
+    except Cannot as error:
+        pytest.skip(reason(error))
+
+
+@pytest.fixture(scope="module")
+def three(vm: list[Machine], boot: Boot) -> Iterator[list[Machine]]:
+    """Boot a third machine beside the two, for the tests of one file."""
+    try:
+        with third_machine(vm, boot, limit_s=60) as every:
+            yield every
     except Cannot as error:
         pytest.skip(reason(error))
 

@@ -1,4 +1,4 @@
-"""Virtual machines on one emulated cable, which OpenSSH reaches with a throw-away key.
+"""Virtual machines on emulated cables, which OpenSSH reaches with a throw-away key.
 
 A machine is a qemu process with its own kernel. Its root is the host's file system, read-only, with a layer in memory
 (init.c), so viakit is the same installation. Each machine has three cards:
@@ -7,12 +7,15 @@ A machine is a qemu process with its own kernel. Its root is the host's file sys
     virtio   virtio-net, one end of a cable
     e1000    Intel's card as qemu emulates it, one end of a second cable
 
-A cable is a pair of datagram sockets in the test's folder. Times that are measured here are those of an emulation: the
-tests check what arrives and which errors are reported, and no figure is taken from them.
+A card has a datagram socket CARD.INDEX in the test's folder and sends to CARD.INDEX.wire. This name is a link to where
+the cable leads: to the card of the other machine or, once there are three, to a port of a switch (vm_switch.py). So a
+cable can be put elsewhere while its machine runs. Times that are measured here are those of an emulation: the tests
+check what arrives and which errors are reported, and no figure is taken from them.
 """
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import json
 import os
@@ -27,12 +30,26 @@ from typing import Any
 
 from vm_kernel import Boot
 
-__all__ = ["HOSTS", "LIMIT_S", "NAMES", "PROGRAM", "VIAKIT", "Cannot", "Machine", "guest", "machines"]
+__all__ = [
+    "ALL_HOSTS",
+    "HOSTS",
+    "LIMIT_S",
+    "NAMES",
+    "PROGRAM",
+    "VIAKIT",
+    "Cannot",
+    "Machine",
+    "guest",
+    "machines",
+    "third_machine",
+]
 
 HERE = Path(__file__).resolve().parent
 QEMU = "qemu-system-x86_64"
-NAMES = ("alpha", "beta")
-HOSTS = "ssh:" + ",".join(NAMES)
+NAMES = ("alpha", "beta", "gamma")
+HOSTS = "ssh:alpha,beta"  # the two that always run
+ALL_HOSTS = "ssh:" + ",".join(NAMES)
+CARDS = {"virtio": "virtio-net-pci", "e1000": "e1000"}  # those on cables, with qemu's names of their models
 VIAKIT = Path(sys.executable).with_name("viakit")
 LIMIT_S = 280  # of a command: an emulated processor is slow
 PROGRAM = """
@@ -89,7 +106,7 @@ class Machine:
     Parameters
     ----------
     index : int
-        0 or 1: which of NAMES it is.
+        Which of NAMES it is.
     folder : Path
         Folder of the host that the machine shares, with the keys and the sockets.
     boot : Boot
@@ -99,7 +116,7 @@ class Machine:
     """
 
     def __init__(self, index: int, folder: Path, boot: Boot, accelerator: str) -> None:
-        self.name, self.folder = NAMES[index], folder
+        self.name, self.folder, self.accelerator = NAMES[index], folder, accelerator
         self.console = folder / f"{self.name}.console"
         self._ssh: subprocess.Popen | None = None
         self._monitor: socket.socket | None = None
@@ -114,10 +131,10 @@ class Machine:
         cards = [f"mgmt=52:54:00:00:00:{index + 1:02x}=10.1.{index}.15/24"]
         network = f"user,id=mgmt,restrict=on,net=10.1.{index}.0/24,hostfwd=tcp:127.0.0.1:0-10.1.{index}.15:22"
         devices = ["-netdev", network, "-device", f"virtio-net-pci,netdev=mgmt,mac=52:54:00:00:00:{index + 1:02x}"]
-        for wire, (card, model) in enumerate((("virtio", "virtio-net-pci"), ("e1000", "e1000")), 1):
+        for wire, (card, model) in enumerate(CARDS.items(), 1):
             mac = f"52:54:00:00:{wire:02x}:{index + 1:02x}"
-            near, far = f"{folder}/{card}.{index}", f"{folder}/{card}.{1 - index}"
-            ends = f"local.type=unix,local.path={near},remote.type=unix,remote.path={far}"
+            near = f"{folder}/{card}.{index}"
+            ends = f"local.type=unix,local.path={near},remote.type=unix,remote.path={near}.wire"
             devices += ["-netdev", f"dgram,id={card},{ends}", "-device", f"{model},netdev={card},mac={mac}"]
             cards.append(f"{card}={mac}=10.9.{wire}.{index + 1}/24")
         shares = []
@@ -214,10 +231,11 @@ def guest(machine: Machine, command: str, timeout_s: float = LIMIT_S) -> str:
     return done.stdout
 
 
-def _check_speed(machine: Machine) -> None:
-    """Raise Cannot if viakit's agent needs longer than _AGENT_S to start: all time limits would expire."""
+def _check_speed(every: list[Machine]) -> None:
+    """Raise Cannot if viakit's agents need longer than _AGENT_S to start at once: all time limits would expire."""
     try:
-        guest(machine, f"{sys.executable} -c 'import viakit.remote.agent'", _AGENT_S)
+        with concurrent.futures.ThreadPoolExecutor(len(every)) as pool:
+            list(pool.map(lambda one: guest(one, f"{sys.executable} -c 'import viakit.remote.agent'", _AGENT_S), every))
     except subprocess.TimeoutExpired:
         raise Cannot(f"emulated processors are too slow here: the agent did not start in {_AGENT_S:g} s") from None
 
@@ -257,10 +275,10 @@ def accelerator(boot: Boot) -> str:
     return "tcg"
 
 
-def _configure_ssh(both: list[Machine], folder: Path) -> None:
+def _configure_ssh(every: list[Machine], folder: Path) -> None:
     """Write the client's configurations: ``config`` shares one connection to each machine, ``alone`` opens new ones."""
     shared = alone = ""
-    for one in both:
+    for one in every:
         text = _CLIENT.format(name=one.name, port=one.port(), folder=folder)
         alone += text
         shared += text + _SHARED.format(name=one.name, folder=folder)
@@ -268,9 +286,56 @@ def _configure_ssh(both: list[Machine], folder: Path) -> None:
     (folder / "config").write_text(shared)
 
 
+def _reach(new: list[Machine], every: list[Machine], deadline: float) -> None:
+    """Wait for *new* machines, and open the ssh connections to them. Raises Cannot at the *deadline*."""
+    for machine in new:
+        machine.wait(deadline)
+    _configure_ssh(every, every[0].folder)
+    for machine in new:
+        machine.connect()
+    for machine in new:
+        machine.wait_connected(deadline)
+
+
+def _plug(folder: Path, card: str, index: int, end: str) -> None:
+    """Let the cable of a machine's card lead to another socket of the folder."""
+    spare = folder / f"{card}.{index}.spare"
+    spare.symlink_to(end)
+    spare.replace(folder / f"{card}.{index}.wire")
+
+
+def _plug_two(folder: Path) -> None:
+    """Connect the cards of the first two machines by cables."""
+    for card in CARDS:
+        for index in range(2):
+            _plug(folder, card, index, f"{card}.{1 - index}")
+
+
+@contextlib.contextmanager
+def _switches(folder: Path) -> Iterator[None]:
+    """Connect the cards of three machines by a switch per cable; at the end, those of the first two by cables."""
+    running = []
+    try:
+        for card in CARDS:
+            ports = [f"{folder}/{card}.{index}.port={folder}/{card}.{index}" for index in range(len(NAMES))]
+            words = ["setpriv", "--pdeathsig", "KILL", sys.executable, f"{HERE}/vm_switch.py", *ports]
+            running.append(subprocess.Popen(words, stdin=subprocess.DEVNULL))
+        for card in CARDS:
+            for index in range(len(NAMES)):
+                _plug(folder, card, index, f"{card}.{index}.port")
+        yield
+    finally:
+        _plug_two(folder)
+        for process in running:
+            process.kill()
+            process.wait(20)
+        for port in folder.glob("*.port"):
+            port.unlink()
+
+
 @contextlib.contextmanager
 def machines(folder: Path, boot: Boot, limit_s: float = 60.0) -> Iterator[list[Machine]]:
-    """Boot both machines, and set VIAKIT_SSH so that ssh reaches them by their names.
+    """Boot two machines, and set VIAKIT_SSH so that ssh reaches them by their names.
 
     Parameters
     ----------
@@ -291,24 +356,19 @@ def machines(folder: Path, boot: Boot, limit_s: float = 60.0) -> Iterator[list[M
     for key in ("host_key", "user_key"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / key], check=True, timeout=30)
     (folder / "sshd_config").write_text(_SSHD.format(folder=folder))
+    _plug_two(folder)
     how = accelerator(boot)
     deadline = time.monotonic() + limit_s
     both: list[Machine] = []
     before = {name: os.environ.get(name) for name in ("VIAKIT_SSH", "VIAKIT_CUT_S")}
     try:
-        both += [Machine(index, folder, boot, how) for index in range(2)]
-        for machine in both:
-            machine.wait(deadline)
-        _configure_ssh(both, folder)
         os.environ["VIAKIT_SSH"] = f"ssh -F {folder}/config"
         if how != "kvm":
             os.environ["VIAKIT_CUT_S"] = "10"  # the kernel of an emulated machine may stand still for seconds
+        both += [Machine(index, folder, boot, how) for index in range(2)]
+        _reach(both, both, deadline)
         for machine in both:
-            machine.connect()
-        for machine in both:
-            machine.wait_connected(deadline)
-        for machine in both:
-            _check_speed(machine)
+            _check_speed([machine])
         yield both
     finally:
         for machine in both:
@@ -318,3 +378,15 @@ def machines(folder: Path, boot: Boot, limit_s: float = 60.0) -> Iterator[list[M
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+@contextlib.contextmanager
+def third_machine(both: list[Machine], boot: Boot, limit_s: float = 60.0) -> Iterator[list[Machine]]:
+    """Boot a third machine beside *both*, with a switch on each wire. Raises Cannot as :func:`machines` does."""
+    folder = both[0].folder
+    with _switches(folder), contextlib.ExitStack() as stack:
+        third = Machine(2, folder, boot, both[0].accelerator)
+        stack.callback(third.kill)
+        _reach([third], [*both, third], time.monotonic() + limit_s)
+        _check_speed([*both, third])
+        yield [*both, third]
