@@ -359,6 +359,16 @@ static inline int msg_enter(msg_world *w)
     return 1;
 }
 
+/* The same for a caller that must not wait for the lock. Returns 0 also if another thread has it. */
+static inline int msg_try_enter(msg_world *w)
+{
+    if (vk_unlikely(!msg_same_process(w)) || (w->threads && pthread_mutex_trylock(&w->mutex) != 0))
+        return 0;
+    if (w->threads)
+        w->n_calls++;
+    return 1;
+}
+
 /* Sets the world's error text and returns the code. */
 int msg_fail(msg_world *w, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 /* Uses the code's own text, if no better text is available. */
@@ -554,6 +564,9 @@ int msg_step(msg_world *w);
 /* Waits, with the lock held on entry and return, until done(argument) is true. */
 int msg_wait_until(msg_world *w, int (*done)(void *), void *argument, int64_t timeout_ms);
 int msg_is_complete(void *request); /* for msg_wait_until */
+/* Polls some microseconds for the end of a request: never sleeps, reads no clock, and calls no callback. Returns 1 if
+ * it has ended. */
+int msg_poll_for(msg_world *w, const msg_request *r);
 /* Fills status from the request and frees it. */
 void msg_reap(msg_world *w, msg_request **request, msg_status *status);
 void *msg_buffer_get(msg_world *w, size_t len);

@@ -187,6 +187,18 @@ int msg_irecv(msg_world *world, int context, void *buf, size_t len, int src, int
 int msg_send(msg_world *world, int context, const void *buf, size_t len, int dst, int tag, msg_mode mode);
 int msg_recv(msg_world *world, int context, void *buf, size_t len, int src, int tag, msg_status *status);
 
+/* Beginnings of the blocking forms, for a caller that holds a lock which it releases before it waits, such as Python's
+ * GIL. They neither wait nor call the interrupt callback. MSG_PENDING: nothing was sent or received so far.
+ *
+ * msg_send_now sends a short message in standard mode. If it returns MSG_PENDING, call msg_send.
+ * msg_recv_soon polls for the message for some microseconds. If it returns MSG_PENDING, call msg_recv_rest with the
+ * same arguments and with *request, which is NULL if no receive has started. */
+int msg_send_now(msg_world *world, int context, const void *buf, size_t len, int dst, int tag);
+int msg_recv_soon(msg_world *world, int context, void *buf, size_t len, int src, int tag, msg_status *status,
+                  msg_request **request);
+int msg_recv_rest(msg_world *world, int context, void *buf, size_t len, int src, int tag, msg_status *status,
+                  msg_request *request);
+
 /* A buffer for buffered sends. detach waits until all messages in it are sent, and returns it. A message occupies
  * its length and at most MSG_BSEND_OVERHEAD further bytes. NULL with the length MSG_BUFFER_AUTOMATIC stands for memory
  * that the engine allocates for each message. */

@@ -172,12 +172,38 @@ static int finish_recv(msg_world *w, msg_request *r, msg_status *status)
 
 int msg_recv(msg_world *w, int context, void *buf, size_t len, int src, int tag, msg_status *status)
 {
-    msg_request *r = NULL;
+    return msg_recv_rest(w, context, buf, len, src, tag, status, NULL);
+}
+
+int msg_recv_rest(msg_world *w, int context, void *buf, size_t len, int src, int tag, msg_status *status,
+                  msg_request *r)
+{
+    int code = MSG_SUCCESS;
     if (!msg_enter(w))
         return MSG_ERR_PROCESS;
-    int code = start_recv(w, context, buf, len, src, tag, &r);
+    if (r == NULL)
+        code = start_recv(w, context, buf, len, src, tag, &r);
     if (vk_likely(code == MSG_SUCCESS))
         code = finish_recv(w, r, status);
+    msg_unlock(w);
+    return code;
+}
+
+int msg_recv_soon(msg_world *w, int context, void *buf, size_t len, int src, int tag, msg_status *status,
+                  msg_request **request)
+{
+    msg_request *r = NULL;
+    *request = NULL;
+    if (!msg_try_enter(w))
+        return MSG_PENDING;
+    int code = start_recv(w, context, buf, len, src, tag, &r);
+    if (code == MSG_SUCCESS && msg_poll_for(w, r)) {
+        code = r->status.error;
+        msg_reap(w, &r, status);
+    } else if (code == MSG_SUCCESS) {
+        *request = r;
+        code = MSG_PENDING;
+    }
     msg_unlock(w);
     return code;
 }

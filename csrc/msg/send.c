@@ -2,7 +2,7 @@
  * Sending: the public calls. A short message in standard mode goes straight to the channel without a request, if the
  * receiving rank has room. All others get a request.
  *
- *       msg_send, short, nothing queued   --> push_short                      no request, no allocation
+ *       msg_send, short, nothing queued   --> send_short                      no request, no allocation
  *       msg_send, otherwise               --> start_send, then a wait
  *       msg_isend                         --> start_send                  protocol.c continues
  *       to this rank itself               --> send_to_self                    no channel
@@ -260,30 +260,45 @@ static int send_blocking(msg_world *w, int context, const void *buf, size_t len,
     return status.error;
 }
 
-/* One condition selects the short path. If any part of it fails, send_blocking checks that part again and reports
- * errors. n_short is 0 if the policy requires other handling of the data, and for this rank itself. Packets queued
- * for the rank always go first, hence the check of `queue`. */
+/* The short path of standard mode. Returns 1 if the message has been sent. If any part of the condition fails, the
+ * caller continues with send_blocking, which checks that part again and reports errors. n_short is 0 if the policy
+ * requires other handling of the data, and for this rank itself. Packets queued for the rank always go first, hence the
+ * check of `queue`. Lock held. */
+static inline int send_short(msg_world *w, int context, const void *buf, size_t len, int dst, int tag)
+{
+    if (vk_unlikely((unsigned)dst >= (unsigned)w->n_ranks))
+        return 0;
+    struct msg_peer *peer = &w->peers[dst];
+    if (vk_unlikely(len >= peer->n_short || peer->queue != NULL || peer->state != MSG_PEER_CONNECTED ||
+                    (peer->off && len > MSG_INLINE) || tag < 0 || (unsigned)context > MSG_MAX_CONTEXT ||
+                    (buf == NULL && len) || w->n_revoked))
+        return 0;
+    struct msg_head head = {.kind = MSG_PKT_EAGER, .context = (uint16_t)context, .tag = tag};
+    vk_charge(VK_CHARGE_MESSAGE, 1);
+    if (vk_unlikely(peer->channel->push_short(peer, head, buf, len) != 1))
+        return 0;
+    MSG_COUNT(w, sent, 1);
+    MSG_COUNT(w, bytes_sent, len);
+    MSG_COUNT(w, eager_sent, 1);
+    return 1;
+}
+
 int msg_send(msg_world *w, int context, const void *buf, size_t len, int dst, int tag, msg_mode mode)
 {
     if (!msg_enter(w))
         return MSG_ERR_PROCESS;
-    if (vk_likely((unsigned)dst < (unsigned)w->n_ranks && mode == MSG_STANDARD)) {
-        struct msg_peer *peer = &w->peers[dst];
-        if (vk_likely(len < peer->n_short && peer->queue == NULL && peer->state == MSG_PEER_CONNECTED &&
-                      (!peer->off || len <= MSG_INLINE) && tag >= 0 && (unsigned)context <= MSG_MAX_CONTEXT &&
-                      (buf || !len) && !w->n_revoked)) {
-            struct msg_head head = {.kind = MSG_PKT_EAGER, .context = (uint16_t)context, .tag = tag};
-            vk_charge(VK_CHARGE_MESSAGE, 1);
-            if (vk_likely(peer->channel->push_short(peer, head, buf, len) == 1)) {
-                MSG_COUNT(w, sent, 1);
-                MSG_COUNT(w, bytes_sent, len);
-                MSG_COUNT(w, eager_sent, 1);
-                msg_unlock(w);
-                return MSG_SUCCESS;
-            }
-        }
-    }
-    int code = send_blocking(w, context, buf, len, dst, tag, mode);
+    int code = MSG_SUCCESS;
+    if (mode != MSG_STANDARD || !send_short(w, context, buf, len, dst, tag))
+        code = send_blocking(w, context, buf, len, dst, tag, mode);
     msg_unlock(w);
     return code;
+}
+
+int msg_send_now(msg_world *w, int context, const void *buf, size_t len, int dst, int tag)
+{
+    if (vk_time_is_virtual() || !msg_try_enter(w))
+        return MSG_PENDING;
+    int sent = send_short(w, context, buf, len, dst, tag);
+    msg_unlock(w);
+    return sent ? MSG_SUCCESS : MSG_PENDING;
 }

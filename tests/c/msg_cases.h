@@ -79,6 +79,7 @@
     X(death_long, 3, NULL, ON_SHM | ON_TCP | ON_BIP)         \
     X(leave, 3, NULL, ON_ALL)                                \
     X(interrupt, 2, NULL, ON_ALL)                            \
+    X(soon, 2, NULL, ON_ALL)                                 \
     X(ids, 1, NULL, ON_LOOP)                                 \
     X(threads, 2, NULL, ON_ALL)                              \
     X(thread_progress, 2, "progress=thread", ON_ALL)         \

@@ -82,6 +82,11 @@ cdef extern from "msg/msg.h" nogil:
     int msg_irecv(msg_world *world, int context, void *buf, size_t len, int src, int tag, msg_request **request)
     int msg_send(msg_world *world, int context, const void *buf, size_t len, int dst, int tag, msg_mode mode)
     int msg_recv(msg_world *world, int context, void *buf, size_t len, int src, int tag, msg_status *status)
+    int msg_send_now(msg_world *world, int context, const void *buf, size_t len, int dst, int tag)
+    int msg_recv_soon(msg_world *world, int context, void *buf, size_t len, int src, int tag, msg_status *status,
+                      msg_request **request)
+    int msg_recv_rest(msg_world *world, int context, void *buf, size_t len, int src, int tag, msg_status *status,
+                      msg_request *request)
     size_t MSG_BUFFER_AUTOMATIC
     int msg_buffer_attach(msg_world *world, void *buf, size_t len)
     int msg_buffer_detach(msg_world *world, void **buf, size_t *len)

@@ -432,32 +432,41 @@ cdef class MsgComm:
         return self._await(buf, source, tag)
 
     cdef int _send_fast(self, Py_buffer *view, int dest, int tag, int mode) except -1:
-        cdef int code, target, context
+        """Send what `view` has pinned, and release it. The GIL is kept for a short message that can leave at once."""
+        cdef int code = MSG_PENDING, target, context
         cdef msg_world *w
         try:
             target, context = self._target(dest, False), self._at(0)
             self.world._open()
             w = self.world._w
-            self.world._n_calls += 1
-            with nogil:
-                code = msg_send(w, context, view.buf, view.len, target, tag, <msg_mode>mode)
-            self.world._n_calls -= 1
-            self.world._left()
+            if mode == MSG_STANDARD and view.len < LONG_MESSAGE:
+                code = msg_send_now(w, context, view.buf, view.len, target, tag)
+            if code == MSG_PENDING:
+                self.world._n_calls += 1
+                with nogil:
+                    code = msg_send(w, context, view.buf, view.len, target, tag, <msg_mode>mode)
+                self.world._n_calls -= 1
+                self.world._left()
             self.world._check(code)
         finally:
             PyBuffer_Release(view)
         return 0
 
     cdef int _recv_fast(self, void *buf, Py_ssize_t room, int source, int tag, msg_status *result) except -1:
-        cdef int code, target = self._target(source, True), context = self._at(0)
+        """Receive a message. The GIL is kept while a message into a short buffer is polled for some microseconds."""
+        cdef int code = MSG_PENDING, target = self._target(source, True), context = self._at(0)
         cdef msg_world *w
+        cdef msg_request *begun = NULL
         self.world._open()
         w = self.world._w
-        self.world._n_calls += 1
-        with nogil:
-            code = msg_recv(w, context, buf, room, target, tag, result)
-        self.world._n_calls -= 1
-        self.world._left()
+        if room < LONG_MESSAGE:
+            code = msg_recv_soon(w, context, buf, room, target, tag, result, &begun)
+        if code == MSG_PENDING:
+            self.world._n_calls += 1
+            with nogil:
+                code = msg_recv_rest(w, context, buf, room, target, tag, result, begun)
+            self.world._n_calls -= 1
+            self.world._left()
         self.world._check(code)
         return 0
 
