@@ -17,6 +17,8 @@ cdef enum:
 
 cdef inline bint _is_plain(object buf, Py_buffer *view, int flags) except -1:
     """Pin `buf` if it is one contiguous buffer of numbers. Returns 0 if the general path has to interpret it."""
+    if _is_array(buf, view, flags):
+        return 1
     if PyList_Check(buf) or PyTuple_Check(buf) or buf is None or not PyObject_CheckBuffer(buf):
         return 0
     if isinstance(buf, NoMemory):
@@ -84,15 +86,14 @@ cdef bint _is_plain_list(object spec, Py_buffer *view, int flags, Py_ssize_t blo
         count = number
         if count < 0:
             return 0
-    if what is None or isinstance(what, NoMemory) or not PyObject_CheckBuffer(what):
-        return 0
-    if kind is None:
-        if not _is_plain(what, view, flags):
+    if not _is_array(what, view, flags):
+        if what is None or isinstance(what, NoMemory) or not PyObject_CheckBuffer(what):
             return 0
-        each = view.itemsize
-    else:
-        PyObject_GetBuffer(what, view, PyBUF_ANY_CONTIGUOUS | flags)
-        each = kind.plain
+        if kind is not None:
+            PyObject_GetBuffer(what, view, PyBUF_ANY_CONTIGUOUS | flags)
+        elif not _is_plain(what, view, flags):
+            return 0
+    each = view.itemsize if kind is None else kind.plain
     if count < 0:
         if view.len % (each * blocks):
             PyBuffer_Release(view)

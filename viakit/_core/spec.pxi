@@ -46,6 +46,7 @@ def set_rare_arguments(rare, numpy):
     """Set the module that interprets rare arguments, and NumPy. :mod:`viakit.comm.spec` calls it once."""
     global _rare, _frombuffer, _uint8, _integer, _array
     _rare, _frombuffer, _uint8, _integer, _array = rare, numpy.frombuffer, numpy.uint8, numpy.integer, numpy.ndarray
+    _learn_arrays(numpy)
 
 
 cdef class Simple:

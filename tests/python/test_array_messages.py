@@ -1,0 +1,80 @@
+"""NumPy arrays as buffers of messages: each type of numbers, each layout, and what keeps an array."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from viakit.mpi import MPI
+
+COMM = MPI.COMM_SELF
+TYPES = "?bBhHiIlLqQefdgFD"
+
+
+def sent(message, nbytes):
+    """Return the bytes that a message transmits."""
+    room, status = bytearray(nbytes + 64), MPI.Status()
+    COMM.Send(message, 0)
+    COMM.Recv(room, 0, status=status)
+    return bytes(room[: status.Get_count(MPI.BYTE)])
+
+
+@pytest.mark.parametrize("character", TYPES)
+def test_all_types_of_numbers(character):
+    array = np.arange(12).astype(character).reshape(3, 4)
+    for one in (array, np.asfortranarray(array), array[1:2], array[0, 0:1].reshape(()), array[:0]):
+        assert sent(one, array.nbytes) == one.tobytes("A")
+        assert sent([one, MPI.BYTE], array.nbytes) == one.tobytes("A")
+        into = np.zeros_like(one)
+        COMM.Sendrecv(one, 0, recvbuf=into, source=0)
+        assert np.array_equal(into, one)
+        into = np.zeros_like(one)
+        COMM.Send(one, 0)
+        COMM.Recv(into, 0)
+        assert np.array_equal(into, one)
+    assert sent([array, 2], array.nbytes) == array.tobytes()[: 2 * array.itemsize]
+
+
+def test_other_byte_orders_and_unaligned_arrays():
+    swapped = np.arange(5, dtype=np.dtype("f8").newbyteorder("S"))
+    unaligned = np.frombuffer(b"x" + np.arange(5.0).tobytes(), np.uint8)[1:].view("f8")
+    assert not unaligned.flags.aligned
+    for array in (swapped, unaligned):
+        assert sent([array, MPI.BYTE], 40) == array.tobytes()
+
+
+def test_arrays_that_are_refused():
+    gaps, frozen = np.arange(8.0)[::2], np.zeros(4)
+    frozen.flags.writeable = False
+    with pytest.raises((ValueError, BufferError)):
+        COMM.Send(gaps, 0)
+    with pytest.raises((ValueError, BufferError)):
+        COMM.Send([gaps, MPI.DOUBLE], 0)
+    for into in (frozen, [frozen, MPI.DOUBLE]):
+        with pytest.raises((ValueError, BufferError)):
+            COMM.Recv(into, 0)
+    assert sent(frozen, 32) == bytes(32)
+    with pytest.raises((ValueError, TypeError, MPI.Exception)):
+        COMM.Send(np.array([None, 1]), 0)
+    with pytest.raises(MPI.Exception):
+        COMM.Send([np.zeros(4), 5, MPI.DOUBLE], 0)
+
+
+def test_an_array_is_kept_until_its_request_ends_and_no_longer():
+    array = np.zeros(4)
+    before = sys.getrefcount(array)
+    request = COMM.Irecv(array, 0)
+    with pytest.raises(ValueError, match="resize"):
+        array.resize(1000)
+    COMM.Send(np.ones(4), 0)
+    request.Wait()
+    del request
+    assert sys.getrefcount(array) == before
+    for message in (array, [array, MPI.DOUBLE], [array, 4, MPI.DOUBLE], (array, 4)):
+        COMM.Send(message, 0)
+        COMM.Recv(message, 0)
+        COMM.Isend(message, 0).Wait()
+        COMM.Irecv(message, 0).Wait()
+    del message
+    assert sys.getrefcount(array) == before
+    assert array.tolist() == [1, 1, 1, 1]
