@@ -295,6 +295,15 @@ void coll_set_oldest(coll *c, uint64_t number)
     c->now.oldest = number;
 }
 
+int coll_set_release(coll *c, void (*release)(void *context), void *context)
+{
+    if (release && (c->n_nodes != 1 || c->shared == NULL || vk_time_is_virtual()))
+        return 0;
+    c->release = release;
+    c->release_context = context;
+    return 1;
+}
+
 int coll_take_control(msg_world *w, int context, int tag, void *what, size_t len, int *source)
 {
     msg_status status;

@@ -132,6 +132,12 @@ void coll_set_number(coll *group, uint64_t number);
  * because this rank may not have contributed yet to that collective and to those after it. */
 void coll_set_oldest(coll *group, uint64_t number);
 
+/* For a caller that holds a lock, such as Python's GIL, and keeps it in short collectives. `release` is called once in
+ * the next collective, before anything that may take longer than some microseconds or may call back. Afterwards set
+ * NULL. Returns 0 and sets nothing if the group needs more than the shared memory of a host: then release the lock
+ * before the collective. */
+int coll_set_release(coll *group, void (*release)(void *context), void *context);
+
 /* Tags of control messages that ranks of a group exchange in the group's context. Callers with collectives of their own
  * receive and send them, too.
  *

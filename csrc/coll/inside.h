@@ -104,7 +104,9 @@ struct coll {
     const int *wanted; /* coll_options */
     void (*meanwhile)(void *context);
     int (*crossed)(void *context, int group_context, const struct coll_note *now, int awaited);
-    void *meanwhile_context; /* of both */
+    void *meanwhile_context;        /* of both */
+    void (*release)(void *context); /* coll_set_release; NULL: not set, or called */
+    void *release_context;
 
     int n_nodes, node; /* of this rank */
     int *node_of;      /* [n] */
@@ -161,6 +163,15 @@ struct coll_wait {
     uint32_t *sleepers;
 };
 int coll_pause_long(coll *c, struct coll_wait *p);
+/* Calls the caller's `release`, once. */
+static inline void coll_release(coll *c)
+{
+    void (*release)(void *) = c->release;
+    if (vk_unlikely(release != NULL)) {
+        c->release = NULL;
+        release(c->release_context);
+    }
+}
 
 static inline int coll_pause(coll *c, struct coll_wait *p)
 {

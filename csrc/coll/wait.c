@@ -389,6 +389,7 @@ static uint64_t length_of_nap(const coll *c, const struct coll_wait *p)
 /* The long part of a poll: everything except the quick pause. */
 int coll_pause_long(coll *c, struct coll_wait *p)
 {
+    coll_release(c);
     if (p->ladder.polls_per_clock == 0)
         begin_wait(c, p);
     enum vk_wait_step step = vk_wait_next(&p->ladder, 0);
@@ -414,6 +415,7 @@ void coll_give_up(coll *c, msg_request **request, int to)
     uint64_t deadline = vk_now() + COLL_LET_FINISH_MS * VK_MS;
     if (*request == NULL)
         return;
+    coll_release(c);
     msg_cancel(c->world, *request);
     while (msg_wait(c->world, request, NULL, 10) != MSG_SUCCESS)
         if (vk_now() > deadline || (to >= 0 && coll_gave_up(c, to))) { /* it will not fetch the data any more */
@@ -430,6 +432,7 @@ int coll_finish(coll *c, msg_request **request, msg_status *status, int who, int
     struct coll_wait p = {.source = who, .message = 1, .awaits = !sending};
     msg_status own;
     status = status ? status : &own;
+    coll_release(c);
     for (int64_t slice = 10;;) {
         int code = msg_wait(c->world, request, status, others_want(c) ? 1 : slice);
         if (code == MSG_SUCCESS)

@@ -299,6 +299,27 @@ static void case_card(msg_world **world, int rank, int n)
     coll_free(c);
 }
 
+static void count_call(void *context)
+{
+    ++*(int *)context;
+}
+
+/* A rank that waits for a late one first has its caller's lock released, once. Without `release` nothing is called. */
+static void case_release(msg_world **world, int rank, int n)
+{
+    coll *c = make_group(*world, 0, n, 9);
+    int calls = 0, set = coll_set_release(c, count_call, &calls);
+    CHECK(set || coll_hosts(c) > 1 || c->shared == NULL);
+    for (int i = 0; i < 2; i++) {
+        if (rank == 0)
+            be_late(0.1);
+        GIVE(coll_barrier(c, COLL_BARRIER_DEFAULT), MSG_SUCCESS);
+        CHECK(rank ? calls == set : calls <= set);
+        coll_set_release(c, NULL, NULL);
+    }
+    coll_free(c);
+}
+
 /* ---------------------------------------------------------------- running them */
 
 static void run(const char *case_name, job_main main_, int n, int hosts, int may_die)
@@ -326,6 +347,8 @@ int main(int argc, char **argv)
     }
     run("abilities", case_abilities, 3, 0, 0);
     run("groups", case_groups, 6, 0, 0);
+    run("release", case_release, 3, 0, 0);
+    run("release", case_release, 4, 2, 0);
     for (size_t i = 0; i < sizeof forgeries / sizeof *forgeries && !eth; i++) {
         forgery = &forgeries[i];
         run("card", case_card, 3, 0, 0);

@@ -57,6 +57,7 @@ cdef extern from "coll/coll.h" nogil:
                          coll **group)
     void coll_set_number(coll *group, uint64_t number)
     void coll_set_oldest(coll *group, uint64_t number)
+    int coll_set_release(coll *group, void (*release)(void *context) noexcept nogil, void *context)
     int coll_take_control(msg_world *world, int context, int tag, void *what, size_t length, int *source)
     void coll_break(coll *group, int code, const char *reason)
     const coll_word *coll_cause(const coll *group)

@@ -10,6 +10,7 @@
 
 cdef enum:
     COLL_NO_TYPE = -1
+    LARGEST_NUMBER = 16     # bytes
 
 cdef enum Planned:      # collectives that have a plan (planned.pxi, nonblocking.pxi)
     GATHERV, SCATTERV, ALLGATHERV, ALLTOALLV, ALLTOALLW, REDUCE_SCATTER_BLOCK, REDUCE_SCATTER, SCAN, EXSCAN
@@ -61,6 +62,37 @@ cdef inline bint _is_in_place(object sendbuf) noexcept:
     return sendbuf is None or sendbuf is _in_place
 
 
+cdef extern from "Python.h" nogil:
+    ctypedef struct PyThreadState
+    PyThreadState *PyEval_SaveThread()
+    void PyEval_RestoreThread(PyThreadState *state)
+
+
+cdef void _save_thread(void *state) noexcept nogil:
+    (<PyThreadState **>state)[0] = PyEval_SaveThread()
+
+
+cdef inline void _before_short(coll *c, PyThreadState **state) noexcept nogil:
+    """Begin a collective of little data. It releases the GIL before it waits longer than some microseconds."""
+    state[0] = NULL
+    if not coll_set_release(c, _save_thread, state):
+        state[0] = PyEval_SaveThread()
+
+
+cdef inline void _after_short(coll *c, PyThreadState *state) noexcept nogil:
+    """Get the GIL back if it was released."""
+    coll_set_release(c, NULL, NULL)
+    if state != NULL:
+        PyEval_RestoreThread(state)
+
+
+cdef inline int _combine(coll *c, const void *out, void *into, size_t count, int kind, int op, int root,
+                         bint to_all) noexcept nogil:
+    if to_all:
+        return coll_allreduce(c, COLL_DEFAULT, out, into, count, kind, op)
+    return coll_reduce(c, COLL_DEFAULT, out, into, count, kind, op, root)
+
+
 cdef class CollectiveComm(GroupComm):
     """Collectives of a communicator that csrc/coll implements."""
 
@@ -75,13 +107,15 @@ cdef class CollectiveComm(GroupComm):
         The algorithms are those of csrc/coll/barrier.c.
         """
         cdef long long before = self._s.n_collectives
+        cdef PyThreadState *state
         cdef int code
         cdef coll *c
         try:
             c = self._enter()
             if c != NULL:
-                with nogil:
-                    code = coll_barrier(c, COLL_BARRIER_DEFAULT)
+                _before_short(c, &state)
+                code = coll_barrier(c, COLL_BARRIER_DEFAULT)
+                _after_short(c, state)
                 if code == MSG_SUCCESS or not self._repeat(c, code):
                     self._conclude(code, "barrier", 0)
                     return
@@ -150,6 +184,7 @@ cdef class CollectiveComm(GroupComm):
     cdef int _reduce(self, const void *out, void *into, size_t count, int kind, int op, int root,
                      bint to_all) except -1:
         """Reduce by csrc/coll; return 0 if messages must do it."""
+        cdef PyThreadState *state
         cdef int code
         cdef coll *c = self._enter()
         if c == NULL:
@@ -157,11 +192,13 @@ cdef class CollectiveComm(GroupComm):
                 return 0
             memmove(into, out, count * <size_t>_kind_sizes[kind])
             return 1
-        with nogil:
-            if to_all:
-                code = coll_allreduce(c, COLL_DEFAULT, out, into, count, kind, op)
-            else:
-                code = coll_reduce(c, COLL_DEFAULT, out, into, count, kind, op, root)
+        if count < LONG_MESSAGE // LARGEST_NUMBER:
+            _before_short(c, &state)
+            code = _combine(c, out, into, count, kind, op, root, to_all)
+            _after_short(c, state)
+        else:
+            with nogil:
+                code = _combine(c, out, into, count, kind, op, root, to_all)
         if code != MSG_SUCCESS and self._repeat(c, code):
             return 0
         self._conclude(code, "allreduce" if to_all else "reduce", root)
