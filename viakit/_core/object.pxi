@@ -57,8 +57,14 @@ cdef class ObjectComm(MsgComm):
         """
         cdef OutOfBand outside
         cdef Py_buffer view
+        cdef char[MOST_COMPACT] room
         if not self._is_simple():
             self._send_object(obj, dest, tag, MSG_STANDARD)
+            return
+        memset(&view, 0, sizeof(view))
+        view.buf, view.len = room, _compact(obj, room)
+        if view.len:
+            self._send_fast(&view, dest, tag, MSG_STANDARD)
             return
         outside = OutOfBand.__new__(OutOfBand)
         data = _dumps(obj, protocol=5, buffer_callback=outside)
@@ -97,6 +103,8 @@ cdef class ObjectComm(MsgComm):
             self._report(&result, status)
         if result.source < 0 or result.len == 0:
             obj = None
+        elif room[0] == c"C":
+            obj = _expanded(PyByteArray_AS_STRING(room), result.len)
         elif room[0] == c"V":
             obj = self._recv_parts(memoryview(room)[:result.len], self._back(result.source))
         else:

@@ -1,9 +1,10 @@
 """Python objects as messages.
 
-A short object is one message: its pickle. A long object begins with a head of at most 16 KiB under the program's tag.
-Its parts follow in a context of their own, where no other receive can match them: the pickle, and the large buffers
-that pickle protocol 5 leaves out of it. These buffers are sent from the sender's memory into the receiver's without
-being pickled. So a receive does not need the length of an object in advance.
+A short object is one message: its pickle, or, for the simplest types, what viakit/_core/compact.pxi writes. A long
+object begins with a head of at most 16 KiB under the program's tag. Its parts follow in a context of their own, where
+no other receive can match them: the pickle, and the large buffers that pickle protocol 5 leaves out of it. These
+buffers are sent from the sender's memory into the receiver's without being pickled. So a receive does not need the
+length of an object in advance.
 
 If a connection of the job is not local to its host, all of them carry keyed tags. A tag is checked before anything is
 unpickled: see :mod:`viakit.comm.seal`.
@@ -27,7 +28,7 @@ from viakit.comm.status import Status
 SHORT = 16384  # bytes of a pickle, and of a head
 _HEAD = struct.Struct("<cII")  # "V", the parts' tag, the number of parts; then the length of each part, 8 bytes
 _PART_BODY = 2  # the context of the parts
-_V = ord("V")
+_V, _C = ord("V"), ord("C")
 _counting = threading.Lock()
 
 # Objects of more than one message that this process has sent, by bytes: pickled, transmitted from the object's own
@@ -123,6 +124,8 @@ def load(data: Any, outside: list[Any] | None = None) -> Any:
     """Restore an object. No bytes at all give None, as in mpi4py."""
     if not len(data):
         return None
+    if data[0] == _C and PICKLE.plain:
+        return _core.load_compact(data)
     return pickle.loads(data, buffers=outside) if outside else PICKLE.loads(data)
 
 
