@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 
 JOB = Path(__file__).with_name("crossed_job.py")
-JOBS = [("stuck", 2, "via"), ("stuck", 3, "via"), ("stuck", 3, "tcp"), ("legal", 3, "via"), ("legal", 3, "tcp")]
+JOBS = [
+    ("late", 24, "via"),
+    ("stuck", 20, "via"),
+    ("stuck", 2, "via"),
+    ("stuck", 3, "via"),
+    ("stuck", 3, "tcp"),
+    ("legal", 3, "via"),
+    ("legal", 3, "tcp"),
+]
 
 
 @pytest.fixture(scope="module")

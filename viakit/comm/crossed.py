@@ -25,6 +25,10 @@ cannot begin Y before X has ended, and X cannot end before s begins it. Both ran
 - A rank acts on a message only if it still waits for the same rank after several further polls. Everything that the
   sender did before has arrived by then, because messages between two ranks arrive in order.
 
+In a barrier every other rank is awaited. In a communicator of many ranks a rank sends WAITS only to those at distances
+1, 2, 4, ... on the circle of the communicator's ranks, because messages to all would connect all pairs of ranks. If the
+members of B wait in X or in Y, two of them that are neighbours on this circle wait in different ones.
+
 Not found are circles of three or more ranks in which no two wait for each other, and waits outside of collectives.
 """
 
@@ -35,7 +39,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from viakit import virtual
@@ -44,6 +48,7 @@ CROSSED_TAG = 7  # of the messages, among the control messages of COMM_WORLD
 _GROUP_PART = 4  # their context
 _WAITS, _STUCK = 1, 2
 _POLLS = 3  # calls, with polls between them, for which a message must have been there before it counts
+_FEW = 16  # members of a communicator in which a barrier's messages go to all
 _FIRST_S = 0.5  # before the second message about one wait; the time doubles from then on
 
 
@@ -131,6 +136,7 @@ def find(world: Any, number: int, collective: int, operation: str, awaited: Iter
     if world.rank not in ranks:
         return ""
     waits_for = {ranks[rank] for rank in (range(len(ranks)) if awaited is None else awaited)} - {world.rank}
+    near = waits_for & _near(ranks, world.rank) if awaited is None and len(ranks) > _FEW else waits_for
     here = _place(comm, collective)
     if world.crossing is None:
         world.crossing = Crossing()
@@ -149,8 +155,14 @@ def find(world: Any, number: int, collective: int, operation: str, awaited: Iter
                 f"this rank waits in {text} for rank {rank} of the job, which waits in {proven[rank].text} for this "
                 "rank; all ranks must call the collectives of both communicators in the same order"
             )
-        _send_waits(home, crossing, here, waits_for, text)
+        _send_waits(home, crossing, here, near, text)
     return ""
+
+
+def _near(ranks: Sequence[int], rank: int) -> set[int]:
+    """Return the members of *ranks* at distances 1, 2, 4, ... from *rank*, in both directions on the circle."""
+    place, n = ranks.index(rank), len(ranks)
+    return {ranks[(place + step) % n] for k in range(n.bit_length()) for step in (1 << k, -1 << k)}
 
 
 def _proven(world: Any, home: Any, crossing: Crossing, here: Place, waits_for: set[int], text: str) -> list[int]:
@@ -175,12 +187,12 @@ def _proven(world: Any, home: Any, crossing: Crossing, here: Place, waits_for: s
     return proven
 
 
-def _send_waits(home: Any, crossing: Crossing, here: Place, waits_for: set[int], text: str) -> None:
-    """Send this rank's wait to the awaited ranks: at once, and again after times that double."""
+def _send_waits(home: Any, crossing: Crossing, here: Place, ranks: set[int], text: str) -> None:
+    """Send this rank's wait to *ranks*: at once, and again after times that double."""
     now = time.monotonic()
     if now >= crossing.next_s:
         crossing.next_s, crossing.gap_s = now + crossing.gap_s, 2 * crossing.gap_s
-        for rank in waits_for:
+        for rank in ranks:
             _send(home, rank, _WAITS, here, text, None)
 
 
