@@ -218,12 +218,15 @@ def test_within_one_host_nothing_is_added(tmp_path):
     text = """
     assert comm.world.seal is None
     if rank == 1:
+        comm.send({"word"}, 0)
         comm.send("word", 0)
     else:
         room = bytearray(100)
         status = viakit.comm.Status()
         comm.Recv(room, 1, 0, status)
-        assert room[: status.nbytes] == pickle.dumps("word", 5)
+        assert room[: status.nbytes] == pickle.dumps({"word"}, 5)
+        comm.Recv(room, 1, 0, status)
+        assert room[: status.nbytes] == b"Cs" + struct.pack("=BI", 1, 4) + b"word"
     """
     job(tmp_path, text, "tcp", hosts="local")
 
