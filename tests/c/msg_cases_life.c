@@ -407,52 +407,6 @@ void case_interrupt(msg_world **world, int rank, int n_ranks)
     free(big);
 }
 
-/* Calls that do not wait: a message that is there is received at once, with its error. Otherwise the receive is under
- * way, and msg_recv_rest ends it. Nothing begins while another thread has the lock. */
-void case_soon(msg_world **world, int rank, int n_ranks)
-{
-    msg_world *w = *world;
-    int v = 0;
-    msg_request *r;
-    msg_status s;
-    (void)n_ranks;
-    if (rank == 0) {
-        GIVES(msg_recv_soon(w, 1, &v, sizeof v, 99, 1, &s, &r), MSG_ERR_RANK);
-        CHECK(r == NULL);
-        GIVES(msg_recv_soon(w, 1, &v, sizeof v, 1, 1, &s, &r), MSG_PENDING);
-        CHECK(r != NULL);
-        job_meet();
-        OK(msg_recv_rest(w, 1, &v, sizeof v, 1, 1, &s, r));
-        CHECK(v == 1 && s.len == sizeof v && s.tag == 1);
-        OK(msg_probe(w, 1, 1, 2, &s, MSG_FOREVER));
-        OK(msg_recv_soon(w, 1, &v, sizeof v, 1, 2, &s, &r));
-        CHECK(v == 2 && s.source == 1 && r == NULL);
-        OK(msg_probe(w, 1, 1, 3, &s, MSG_FOREVER));
-        GIVES(msg_recv_soon(w, 1, &v, 1, 1, 3, &s, &r), MSG_ERR_TRUNCATE);
-        OK(msg_recv_rest(w, 1, &v, sizeof v, 1, 4, &s, NULL));
-        CHECK_EQ(v, 4);
-    } else {
-        GIVES(msg_send_now(w, 1, &v, sizeof v, 99, 1), MSG_PENDING); /* msg_send reports the error */
-        job_meet();
-        for (v = 1; v <= 4; v++) {
-            int code = msg_send_now(w, 1, &v, sizeof v, 0, v);
-            if (code == MSG_PENDING)
-                code = msg_send(w, 1, &v, sizeof v, 0, v, MSG_STANDARD);
-            CHECK_EQ(code, MSG_SUCCESS);
-        }
-        /* Both ranks have met. Only a channel without a short path, or without credits, leaves it to msg_send. */
-        CHECK(w->peers[0].n_short == 0 || job_counter(w, MSG_COUNTER_eager_sent) == 4);
-    }
-    int threads = w->threads;
-    w->threads = 1;
-    msg_lock(w); /* as another thread */
-    GIVES(msg_send_now(w, 1, &v, sizeof v, !rank, 9), MSG_PENDING);
-    GIVES(msg_recv_soon(w, 1, &v, sizeof v, !rank, 9, &s, &r), MSG_PENDING);
-    CHECK(r == NULL);
-    msg_unlock(w);
-    w->threads = threads;
-}
-
 /* A place in the pool may have 2^32 lives, and its id is never 0, which names no request. */
 void case_ids(msg_world **world, int rank, int n_ranks)
 {
