@@ -6,7 +6,7 @@
  *      endpoint.c  buffers and error texts that endpoints share
  *      content.c   the bytes of messages: patterns, writing and reading of touched buffers
  *      steps.c     the steps of a message, each timed alone
- *      ep_*.c      one protocol each: null and floor, frames, socket (tcp, unix), udp, verbs, zmq, mpi, via, msg, bip
+ *      ep_*.c      one protocol each: null and floor, frames, socket (tcp, unix), udp, verbs, zmq, mpi, pvm, via, msg, bip
  *
  * A measurement has two sides, A (side 0, which holds the clock) and B (side 1). Each side makes the same calls on its
  * own endpoint, and the driver of the two keeps them in step:
@@ -372,6 +372,9 @@ bench_ep *bench_zmq_open(void *socket, const char *library, bool polled, char *e
 
 /* Rank peer of a communicator. Handles in the library's representation: an int (MPICH) or a pointer (Open MPI). */
 bench_ep *bench_mpi_open(const char *library, uintptr_t comm, uintptr_t byte_type, int peer, char *error);
+
+/* A task of PVM, by its number, for a process that is enrolled. in_place: the data is not packed. */
+bench_ep *bench_pvm_open(const char *library, int peer, bool in_place, bool polled, char *error);
 
 /* VIA on any link, by vipl.h alone. Connected by bench_via_accept on one side and bench_via_connect on the other. */
 typedef struct {

@@ -14,6 +14,7 @@ import pytest
 
 from viakit.apps import plain
 from viakit.launch import mpi_library as mpi
+from viakit.measure import endpoints
 from viakit.measure.endpoints import MeasureError
 from viakit.testbed import NamespaceError, Testbed
 
@@ -48,6 +49,17 @@ def oshmem() -> mpi.Library:
         return mpi.find("mpi:openmpi+oshmem")
     except MeasureError as error:
         pytest.skip(f"this machine has no OpenSHMEM: {error}")
+
+
+def protocol(name: str) -> None:
+    """Skip a test where the library that a protocol stands on is not installed."""
+    found = endpoints.lookup(name)
+    if "oshmem" in found.needs:
+        oshmem()
+    elif "pvm" in found.needs:
+        tool("pvm")
+    elif found.by_mpi:
+        mpi_library(found.library)
 
 
 def instructions(*missing: str) -> None:

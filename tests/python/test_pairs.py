@@ -36,18 +36,10 @@ CARRIES = {
     for name, one in endpoints.protocols().items()
     if one.link not in ("null", "cache", "verbs") and "NPtcp" not in one.needs
 }
-LOCAL = [name for name, one in CARRIES.items() if "testbed" not in one.needs and name != "mpi"]
+LOCAL = [name for name, one in CARRIES.items() if not one.apart and name != "mpi"]
 WIRED = [name for name, one in CARRIES.items() if one.wired]
 DEADLINE_S = 60.0
 wait_for = functools.partial(waiting.until, limit_s=DEADLINE_S)
-
-
-def need(protocol: str) -> None:
-    """Skip where the library that a protocol stands on is not installed."""
-    if "oshmem" in endpoints.lookup(protocol).needs:
-        needs.oshmem()
-    elif endpoints.lookup(protocol).by_mpi:
-        needs.mpi_library(endpoints.lookup(protocol).library)
 
 
 def cpu_ticks(pid: int) -> int:
@@ -110,7 +102,7 @@ def exercise(pair: Pair, sizes=SIZES) -> None:
 @pytest.mark.parametrize("wait", ["poll", "block"])
 @pytest.mark.parametrize("protocol", [name for name in LOCAL if "c" in endpoints.lookup(name).levels])
 def test_local_in_c(protocol, wait):
-    need(protocol)
+    needs.protocol(protocol)
     if wait not in endpoints.lookup(protocol).waits:
         with pytest.raises(MeasureError, match=r"none of them sleeps.*Remedy: wait poll"):
             Pair(protocol, wait=wait)
@@ -127,7 +119,7 @@ def test_local_in_c(protocol, wait):
 @pytest.mark.parametrize("wait", ["poll", "block"])
 @pytest.mark.parametrize("protocol", [name for name in LOCAL if "python" in endpoints.lookup(name).levels])
 def test_local_in_python(protocol, wait):
-    need(protocol)
+    needs.protocol(protocol)
     if wait not in endpoints.lookup(protocol).waits:
         with pytest.raises(MeasureError, match=r"Remedy: wait poll"):
             Pair(protocol, wait=wait, level="python")
@@ -144,6 +136,7 @@ def test_local_in_python(protocol, wait):
 @pytest.mark.parametrize("wait", ["poll", "block"])
 @pytest.mark.parametrize("protocol", WIRED)
 def test_between_two_hosts(protocol, wait, testbed):
+    needs.protocol(protocol)
     level = endpoints.lookup(protocol).levels[0]
     if wait not in endpoints.lookup(protocol).waits:
         return  # test_local_in_c and test_local_in_python check the refusal
@@ -244,7 +237,7 @@ def test_null_and_floor():
 
 
 def test_default_mpi():
-    need("mpi")
+    needs.protocol("mpi")
     with Pair("mpi") as pair:
         name = {"mpich": "MPICH", "openmpi": "Open MPI"}[endpoints.default_mpi()]
         assert pair.info["library"].startswith(name)
@@ -409,7 +402,7 @@ def test_missing_mpi(monkeypatch):
 
 def test_broken_mpiexec(monkeypatch, tmp_path):
     """A launcher that fails: its own words are in the message."""
-    need("mpi")
+    needs.protocol("mpi")
     launcher = tmp_path / "mpiexec"
     launcher.write_text("#!/bin/sh\necho no ranks today >&2\nexit 7\n", encoding="ascii")
     launcher.chmod(0o755)
@@ -463,7 +456,7 @@ def run_until_error(pair: Pair, strike) -> MeasureError:
 @pytest.mark.parametrize("wait", ["poll", "block"])
 @pytest.mark.parametrize("protocol", ["tcp", "via-shm", "zmq", "mpi:openmpi", "mpi:mpich"])
 def test_peer_killed_in_the_middle(protocol, wait, level):
-    need(protocol)
+    needs.protocol(protocol)
     if wait not in endpoints.lookup(protocol).waits:
         return
     with Pair(protocol, wait=wait, level=level) as pair:

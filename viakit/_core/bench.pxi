@@ -144,6 +144,13 @@ cdef class BenchEndpoint:
         return BenchEndpoint._wrap(bench_mpi_open(path, comm, byte_type, peer, error), error, None)
 
     @staticmethod
+    def pvm(str library, int peer, bint in_place, bint polled):
+        """Create an endpoint to the task *peer* of PVM. This process is enrolled by the library at path *library*."""
+        cdef char error[BENCH_ERROR_LEN]
+        cdef bytes path = library.encode()
+        return BenchEndpoint._wrap(bench_pvm_open(path, peer, in_place, polled, error), error, None)
+
+    @staticmethod
     def via(str device, bint polled, unsigned reliability=0, unsigned form=0, unsigned mtu=0, int spin_us=0,
             unsigned retransmission=0, unsigned checksum=0, str faults="", secret=None):
         """Create a VI on *device* (``"shm:NAME"``, ``"eth:IFNAME"``). `via_accept` or `via_connect` connects it.

@@ -70,7 +70,7 @@ class Protocol:
     needs : frozenset of str
         "testbed": two hosts connected by a wire; "RDMA": an RDMA card on each side; "mpi": an MPI library and mpi4py;
         "oshmem": its OpenSHMEM library;
-        "NPtcp": that program.
+        "NPtcp": that program. "pvm": PVM 3, with its daemon.
     description : str
         Description in one line.
     min_bytes, max_bytes : int
@@ -124,6 +124,11 @@ class Protocol:
     def raw(self) -> bool:
         """Whether the protocol sends Ethernet frames itself, so that it needs an interface of each host."""
         return "testbed" in self.needs
+
+    @property
+    def apart(self) -> bool:
+        """Whether the sides must be on two hosts: each has an interface for raw frames, or a daemon of PVM."""
+        return self.raw or "pvm" in self.needs
 
     @property
     def by_interface(self) -> bool:
@@ -269,6 +274,12 @@ _TABLE = {
         _row("netpipe:tcp", "ip", "sides_netpipe:NetpipeSide", "blue X", "NetPIPE's own program over TCP: NPtcp",
              "NetPIPE over TCP", waits=("block",), modes=("pingpong",), buffers=("same", "cold"),
              min_bytes=1, needs=("NPtcp",), **_UNCOUNTED, **_SIZED),
+        *(_row(f"pvm{way}", "ip", "sides_pvm:PvmSide", f"green {marker}", f"PVM 3 itself, from C: {how}",
+               f"PVM{title}", needs=("pvm",), modes=("pingpong",), **_TWO_WAITS, **_UNCOUNTED)
+          for way, marker, how, title in (
+              ("", "s", "through its daemons", " through its daemons"),
+              (":direct", "<", "by TCP between the tasks (PvmRouteDirect)", " on its direct route"),
+              (":inplace", ">", "the same, from the user's memory (PvmDataInPlace)", ", direct and in place"))),
         _row("frames", "eth", "sides:FramesSide", "ink >",
              "bare Ethernet frames, no protocol: the least that raw sockets can cost on a wire",
              min_bytes=1, max_bytes=8 << 20, **_WIRE, **_TWO_WAITS),

@@ -374,7 +374,7 @@ def plan(config: Config) -> tuple[list[Series], bool]:
     found = {name: endpoints.lookup(name) for name in config.protocols}
     hosts = "ssh" if is_remote(config.hosts) else config.hosts
     if hosts == "auto":
-        of_wire = _wire_option(config) is not None or any(one.raw for one in found.values())
+        of_wire = _wire_option(config) is not None or any(one.apart for one in found.values())
         hosts = "testbed" if of_wire and not config.interface else "local"
     if hosts in ("local", "ssh") and (option := _wire_option(config)):
         raise UsageError(f"{option} sets the testbed's wire: add --hosts testbed, or remove {option}")

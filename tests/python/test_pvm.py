@@ -1,0 +1,107 @@
+"""PVM itself as a protocol of a sweep. The tests that all protocols have in common are in test_pairs.py."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import needs
+import pytest
+import waiting
+
+from viakit.measure import plan
+from viakit.measure.endpoints import MeasureError
+from viakit.measure.pair import Pair
+from viakit.measure.sides_pvm import _SLAVE
+from viakit.testbed import Testbed
+
+
+def daemons() -> set[str]:
+    found = subprocess.run(["pgrep", "-x", "pvmd"], capture_output=True, text=True, check=False)
+    return set(found.stdout.split())
+
+
+def folders() -> set[Path]:
+    return set(Path("/tmp").glob("viakit-host-*"))
+
+
+@pytest.fixture
+def bed():
+    needs.tool("pvm")
+    with Testbed() as found:
+        yield found
+
+
+def test_routes_are_those_of_pvm(bed):
+    """The daemons exchange datagrams, the tasks that have a direct route do not."""
+    moved = {}
+    for protocol in ("pvm", "pvm:direct", "pvm:inplace"):
+        with Pair(protocol, testbed=bed, wait="block") as pair:
+            assert pair.info["library"].startswith("PVM 3.")
+            pair.run(1000, count=5, validate=True)
+            before = datagrams(bed)
+            pair.run(1000, count=50, validate=True)
+            moved[protocol] = datagrams(bed) - before
+    assert moved["pvm"] > 50
+    assert moved["pvm:direct"] < 20
+    assert moved["pvm:inplace"] < 20
+
+
+def datagrams(bed: Testbed) -> int:
+    """Return the number of UDP datagrams that the first host has sent."""
+    lines = bed.hosts[0].run(["cat", "/proc/net/snmp"]).stdout.splitlines()
+    names, values = (line.split() for line in lines if line.startswith("Udp:"))
+    return int(values[names.index("OutDatagrams")])
+
+
+def test_nothing_is_left(bed):
+    before = daemons(), folders()
+    with Pair("pvm", testbed=bed, wait="block") as pair:
+        pair.run(64, count=3)
+        assert len(daemons() - before[0]) >= 2  # one more while a host is added
+        assert len(folders() - before[1]) == 2
+    waiting.until(lambda: daemons() <= before[0], "no daemon is left", 10)
+    assert folders() <= before[1]
+
+
+def test_a_side_that_is_killed(bed):
+    with Pair("pvm:direct", testbed=bed, wait="block") as pair:
+        killed = bed.hosts[1].run(["kill", "-KILL", str(pair.pids[1])])  # its number on that host
+        assert killed.returncode == 0, killed.stderr
+        with pytest.raises(MeasureError) as caught:
+            pair.run(64, count=3)
+        assert caught.value.reason == "gone"
+    with Pair("pvm:direct", testbed=bed, wait="block") as pair:  # it removes what that side has left
+        pair.run(64, count=3, validate=True)
+
+
+def test_what_it_cannot_do():
+    with pytest.raises(MeasureError, match=r"one daemon on each host\. Remedy: --hosts testbed"):
+        Pair("pvm")
+    assert plan.plan(plan.Config(["pvm"], [8]))[1], "hosts auto is the testbed"
+    with pytest.raises(plan.UsageError, match="stream"):
+        plan.plan(plan.Config(["pvm"], [8], mode="stream"))
+
+
+def test_without_pvm(monkeypatch):
+    monkeypatch.setattr("viakit.measure.sides_pvm._ROOTS", ("/nowhere",))
+    monkeypatch.delenv("PVM_ROOT", raising=False)
+    from viakit.measure.sides_pvm import PvmSide
+
+    request = {"protocol": "pvm", "side": 0, "wait": "poll", "level": "c", "secret": "00" * 32}
+    with pytest.raises(MeasureError, match=r"there is no pvmd in /nowhere\. Remedy: sudo apt-get install pvm"):
+        PvmSide(request).open()
+
+
+@pytest.mark.parametrize(
+    ("command", "accepted"),
+    [
+        ("pvmd -s -d0x0 -n10.77.0.2 1 0a4d0001:dea6 4080 2 0a4d0002:0000", True),
+        ("/usr/lib/pvm3/lib/pvmd -s -d0x0 -n10.77.0.2 1 0a4d0001:dea6 4080 2 0a4d0002:0000", True),
+        ("pvmd -s -d0x0 -n10.77.0.2 1 0a4d0001:dea6 4080 2 0a4d0002:0000; id", False),
+        ("echo YES", False),
+        ("", False),
+    ],
+)
+def test_only_the_command_of_a_daemon_is_executed(command, accepted):
+    assert bool(_SLAVE.fullmatch(command)) == accepted
