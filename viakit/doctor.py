@@ -530,8 +530,8 @@ def _programs() -> Finding:
         "others' programs",
         True if "NPtcp" in there else None,
         ", ".join(there) or "none",
-        "NPtcp: protocol netpipe:tcp; pvm: protocols pvm and pvm:direct; oshrun: protocol shmem; `viakit import` reads "
-        "NetPIPE, OSU benchmarks and iperf3",
+        "NPtcp: protocol netpipe:tcp; pvm: protocols pvm3 and pvm3:direct; oshrun: protocol shmem; `viakit import` "
+        "reads NetPIPE, OSU benchmarks and iperf3",
         f"sudo apt-get install {' '.join(missing)}" if missing else "",
     )
 

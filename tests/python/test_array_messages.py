@@ -7,15 +7,14 @@ import pytest
 
 from viakit.mpi import MPI
 
-COMM = MPI.COMM_SELF
 TYPES = "?bBhHiIlLqQefdgFD"
 
 
 def sent(message, nbytes):
     """Return the bytes that a message transmits."""
     room, status = bytearray(nbytes + 64), MPI.Status()
-    COMM.Send(message, 0)
-    COMM.Recv(room, 0, status=status)
+    MPI.COMM_SELF.Send(message, 0)
+    MPI.COMM_SELF.Recv(room, 0, status=status)
     return bytes(room[: status.Get_count(MPI.BYTE)])
 
 
@@ -26,11 +25,11 @@ def test_all_types_of_numbers(character):
         assert sent(one, array.nbytes) == one.tobytes("A")
         assert sent([one, MPI.BYTE], array.nbytes) == one.tobytes("A")
         into = np.zeros_like(one)
-        COMM.Sendrecv(one, 0, recvbuf=into, source=0)
+        MPI.COMM_SELF.Sendrecv(one, 0, recvbuf=into, source=0)
         assert np.array_equal(into, one)
         into = np.zeros_like(one)
-        COMM.Send(one, 0)
-        COMM.Recv(into, 0)
+        MPI.COMM_SELF.Send(one, 0)
+        MPI.COMM_SELF.Recv(into, 0)
         assert np.array_equal(into, one)
     assert sent([array, 2], array.nbytes) == array.tobytes()[: 2 * array.itemsize]
 
@@ -47,34 +46,34 @@ def test_arrays_that_are_refused():
     gaps, frozen = np.arange(8.0)[::2], np.zeros(4)
     frozen.flags.writeable = False
     with pytest.raises((ValueError, BufferError)):
-        COMM.Send(gaps, 0)
+        MPI.COMM_SELF.Send(gaps, 0)
     with pytest.raises((ValueError, BufferError)):
-        COMM.Send([gaps, MPI.DOUBLE], 0)
+        MPI.COMM_SELF.Send([gaps, MPI.DOUBLE], 0)
     for into in (frozen, [frozen, MPI.DOUBLE]):
         with pytest.raises((ValueError, BufferError)):
-            COMM.Recv(into, 0)
+            MPI.COMM_SELF.Recv(into, 0)
     assert sent(frozen, 32) == bytes(32)
     with pytest.raises((ValueError, TypeError, MPI.Exception)):
-        COMM.Send(np.array([None, 1]), 0)
+        MPI.COMM_SELF.Send(np.array([None, 1]), 0)
     with pytest.raises(MPI.Exception):
-        COMM.Send([np.zeros(4), 5, MPI.DOUBLE], 0)
+        MPI.COMM_SELF.Send([np.zeros(4), 5, MPI.DOUBLE], 0)
 
 
 def test_an_array_is_kept_until_its_request_ends_and_no_longer():
     array = np.zeros(4)
     before = sys.getrefcount(array)
-    request = COMM.Irecv(array, 0)
+    request = MPI.COMM_SELF.Irecv(array, 0)
     with pytest.raises(ValueError, match="resize"):
         array.resize(1000)
-    COMM.Send(np.ones(4), 0)
+    MPI.COMM_SELF.Send(np.ones(4), 0)
     request.Wait()
     del request
     assert sys.getrefcount(array) == before
     for message in (array, [array, MPI.DOUBLE], [array, 4, MPI.DOUBLE], (array, 4)):
-        COMM.Send(message, 0)
-        COMM.Recv(message, 0)
-        COMM.Isend(message, 0).Wait()
-        COMM.Irecv(message, 0).Wait()
+        MPI.COMM_SELF.Send(message, 0)
+        MPI.COMM_SELF.Recv(message, 0)
+        MPI.COMM_SELF.Isend(message, 0).Wait()
+        MPI.COMM_SELF.Irecv(message, 0).Wait()
     del message
     assert sys.getrefcount(array) == before
     assert array.tolist() == [1, 1, 1, 1]

@@ -261,6 +261,7 @@ def test_bench_judges_only_what_it_measured(machine, tmp_path, monkeypatch):
     tails = judged["VIA on eth / TCP, 64 B, 99th percentile over median of the one-way time, polled, MTU 1500"]
     assert tails["ci95"][0] <= tails["value"] <= tails["ci95"][1]
     assert tails["value"] == pytest.approx(1.0, rel=0.1)  # the synthetic machine's tails are alike
+    assert re.search(r"of all samples; \S+ against \S+ in the median burst, ratio \d", tails["detail"])
     assert tails["conditions"] == "half the round trip, polled, C, ordinary memory, buffers touched"
     from_python = [goal for what, goal in judged.items() if what.startswith("Python: ")]
     assert len(from_python) == 9

@@ -10,8 +10,6 @@ import pytest
 from viakit import _core
 from viakit.mpi import MPI
 
-COMM = MPI.COMM_SELF
-
 
 class Dictionary(dict):
     pass
@@ -27,8 +25,8 @@ def nested(depth):
 def message_of(value):
     """Return the message of an object."""
     room, status = bytearray(16384), MPI.Status()
-    request = COMM.Irecv(room, 0)  # a long message to the same rank waits for its receive
-    COMM.send(value, 0)
+    request = MPI.COMM_SELF.Irecv(room, 0)  # a long message to the same rank waits for its receive
+    MPI.COMM_SELF.send(value, 0)
     request.Wait(status)
     return bytes(room[: status.Get_count(MPI.BYTE)])
 
@@ -85,8 +83,8 @@ PICKLED = [
 def test_simple_objects_are_not_pickled_and_arrive_as_they_were(value):
     message = message_of(value)
     assert message[:1] == b"C"
-    COMM.send(value, 0)
-    got = COMM.recv()
+    MPI.COMM_SELF.send(value, 0)
+    got = MPI.COMM_SELF.recv()
     assert repr(got) == repr(value)  # with the types of all parts, the order of keys, and the sign of zero
     assert got == value
 
@@ -94,56 +92,56 @@ def test_simple_objects_are_not_pickled_and_arrive_as_they_were(value):
 @pytest.mark.parametrize("value", PICKLED, ids=lambda value: repr(value)[:30])
 def test_other_objects_are_pickled(value):
     assert repr(pickle.loads(message_of(value))) == repr(value)
-    request = COMM.irecv(None, 0)
-    COMM.send(value, 0)
+    request = MPI.COMM_SELF.irecv(None, 0)
+    MPI.COMM_SELF.send(value, 0)
     assert repr(request.wait()) == repr(value)
 
 
 def test_objects_within_an_object_stay_the_same():
     inner, pair, cycle = [1], ([2],), {}
     cycle["self"] = cycle
-    COMM.send([inner, inner], 0)
-    got = COMM.recv()
+    MPI.COMM_SELF.send([inner, inner], 0)
+    got = MPI.COMM_SELF.recv()
     assert got == [[1], [1]]
     assert got[0] is got[1]
-    COMM.send([pair, pair], 0)
-    got = COMM.recv()
+    MPI.COMM_SELF.send([pair, pair], 0)
+    got = MPI.COMM_SELF.recv()
     assert got[0][0] is got[1][0]
-    COMM.send(cycle, 0)
-    got = COMM.recv()
+    MPI.COMM_SELF.send(cycle, 0)
+    got = MPI.COMM_SELF.recv()
     assert got["self"] is got
     many = [[i] for i in range(100)]
-    COMM.send([many[0], *many], 0)
-    got = COMM.recv()
+    MPI.COMM_SELF.send([many[0], *many], 0)
+    got = MPI.COMM_SELF.recv()
     assert got[0] is got[1]
     assert got[1:] == many
 
 
 def test_nan_is_a_number():
-    COMM.send([math.nan], 0)
-    assert math.isnan(COMM.recv()[0])
+    MPI.COMM_SELF.send([math.nan], 0)
+    assert math.isnan(MPI.COMM_SELF.recv()[0])
 
 
 def test_every_way_to_receive_understands_them():
     value = {"a": [1, "b"]}
     for receive in (
-        lambda: COMM.irecv(None, 0).wait(),
-        lambda: COMM.mprobe(0).recv(),
-        lambda: COMM.improbe(0).irecv().wait(),
+        lambda: MPI.COMM_SELF.irecv(None, 0).wait(),
+        lambda: MPI.COMM_SELF.mprobe(0).recv(),
+        lambda: MPI.COMM_SELF.improbe(0).irecv().wait(),
     ):
-        COMM.send(value, 0)
+        MPI.COMM_SELF.send(value, 0)
         assert receive() == value
     status = MPI.Status()
-    COMM.send(value, 0, 5)
-    assert COMM.recv(None, MPI.ANY_SOURCE, MPI.ANY_TAG, status) == value
+    MPI.COMM_SELF.send(value, 0, 5)
+    assert MPI.COMM_SELF.recv(None, MPI.ANY_SOURCE, MPI.ANY_TAG, status) == value
     assert (status.Get_source(), status.Get_tag()) == (0, 5)
 
 
 def test_a_pickler_of_the_program_has_all_objects():
     MPI.pickle.__init__(lambda obj: b"C" + pickle.dumps(obj), lambda data: pickle.loads(bytes(data)[1:]))
     try:
-        COMM.send({"a": 1}, 0)
-        assert COMM.recv() == {"a": 1}
+        MPI.COMM_SELF.send({"a": 1}, 0)
+        assert MPI.COMM_SELF.recv() == {"a": 1}
     finally:
         MPI.pickle.__init__()
     assert message_of({"a": 1})[:1] == b"C"

@@ -177,7 +177,9 @@ def test_interrupting_the_real_demo_leaves_nothing(tmp_path, moment):
     own = {path.name for path in segments(started.mark)}
     started.signal(signal.SIGINT, group=True)
     status, _, err = started.end()
-    assert status in (130, -signal.SIGINT), err  # the second: before Python had begun
+    # Before code of viakit runs: Python has its own handler of the signal not yet, or is importing the module of -m.
+    early = status == -signal.SIGINT or (status == 1 and "Could not import runpy module" in err)
+    assert status == 130 or early, err
     until(lambda: namespaces() <= spaces, "no network namespace is left")
 
     def left():

@@ -35,16 +35,16 @@ def bed():
 def test_routes_are_those_of_pvm(bed):
     """The daemons exchange datagrams, the tasks that have a direct route do not."""
     moved = {}
-    for protocol in ("pvm", "pvm:direct", "pvm:inplace"):
+    for protocol in ("pvm3", "pvm3:direct", "pvm3:inplace"):
         with Pair(protocol, testbed=bed, wait="block") as pair:
             assert pair.info["library"].startswith("PVM 3.")
             pair.run(1000, count=5, validate=True)
             before = datagrams(bed)
             pair.run(1000, count=50, validate=True)
             moved[protocol] = datagrams(bed) - before
-    assert moved["pvm"] > 50
-    assert moved["pvm:direct"] < 20
-    assert moved["pvm:inplace"] < 20
+    assert moved["pvm3"] > 50
+    assert moved["pvm3:direct"] < 20
+    assert moved["pvm3:inplace"] < 20
 
 
 def datagrams(bed: Testbed) -> int:
@@ -56,7 +56,7 @@ def datagrams(bed: Testbed) -> int:
 
 def test_nothing_is_left(bed):
     before = daemons(), folders()
-    with Pair("pvm", testbed=bed, wait="block") as pair:
+    with Pair("pvm3", testbed=bed, wait="block") as pair:
         pair.run(64, count=3)
         assert len(daemons() - before[0]) >= 2  # one more while a host is added
         assert len(folders() - before[1]) == 2
@@ -65,22 +65,22 @@ def test_nothing_is_left(bed):
 
 
 def test_a_side_that_is_killed(bed):
-    with Pair("pvm:direct", testbed=bed, wait="block") as pair:
+    with Pair("pvm3:direct", testbed=bed, wait="block") as pair:
         killed = bed.hosts[1].run(["kill", "-KILL", str(pair.pids[1])])  # its number on that host
         assert killed.returncode == 0, killed.stderr
         with pytest.raises(MeasureError) as caught:
             pair.run(64, count=3)
         assert caught.value.reason == "gone"
-    with Pair("pvm:direct", testbed=bed, wait="block") as pair:  # it removes what that side has left
+    with Pair("pvm3:direct", testbed=bed, wait="block") as pair:  # it removes what that side has left
         pair.run(64, count=3, validate=True)
 
 
 def test_what_it_cannot_do():
     with pytest.raises(MeasureError, match=r"one daemon on each host\. Remedy: --hosts testbed"):
-        Pair("pvm")
-    assert plan.plan(plan.Config(["pvm"], [8]))[1], "hosts auto is the testbed"
+        Pair("pvm3")
+    assert plan.plan(plan.Config(["pvm3"], [8]))[1], "hosts auto is the testbed"
     with pytest.raises(plan.UsageError, match="stream"):
-        plan.plan(plan.Config(["pvm"], [8], mode="stream"))
+        plan.plan(plan.Config(["pvm3"], [8], mode="stream"))
 
 
 def test_without_pvm(monkeypatch):
@@ -88,7 +88,7 @@ def test_without_pvm(monkeypatch):
     monkeypatch.delenv("PVM_ROOT", raising=False)
     from viakit.measure.sides_pvm import PvmSide
 
-    request = {"protocol": "pvm", "side": 0, "wait": "poll", "level": "c", "secret": "00" * 32}
+    request = {"protocol": "pvm3", "side": 0, "wait": "poll", "level": "c", "secret": "00" * 32}
     with pytest.raises(MeasureError, match=r"there is no pvmd in /nowhere\. Remedy: sudo apt-get install pvm"):
         PvmSide(request).open()
 

@@ -61,7 +61,8 @@ cdef extern from *:
         const struct viakit_array *a = (const struct viakit_array *)object;
         Py_ssize_t n = view->itemsize;
         if (a->data != view->buf || a->n_dimensions != view->ndim || (unsigned)a->dtype->number >= VIAKIT_ARRAY_NUMBERS
-            || view->format[0] == 0 || view->format[0] == 'O' || view->format[1] != 0)
+            || view->format[0] == 0 || view->format[0] == 'O' || view->format[1] != 0
+            || Py_TYPE(object)->tp_as_buffer->bf_releasebuffer != NULL)     /* it expects its own views only */
             return;
         for (int i = 0; i < view->ndim; i++) {
             if (a->dimensions[i] != view->shape[i] || a->strides[i] != view->strides[i])

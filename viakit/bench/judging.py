@@ -6,6 +6,7 @@ A judge is a function of a goal and of what a measurement found. Functions with 
 from __future__ import annotations
 
 import math
+import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -175,9 +176,13 @@ def tail(name: str, peer: str, nbytes: int) -> Judge:
         if len(common) < stats.MIN_BURSTS:
             goal.reached(None, detail)
             return
-        # The value is that of all samples. The interval is that of the bursts, widened to contain it.
-        ratio = stats.ratio_of_medians(*([one[i] for i in common] for one in bursts), paired=True)
+        # The value is that of all samples. The interval is that of the bursts, widened to contain it. A disturbance of
+        # the machine is in few bursts, but may decide the percentile of all samples: the detail has the bursts, too.
+        each = [[one[i] for i in common] for one in bursts]
+        ratio = stats.ratio_of_medians(*each, paired=True)
         value = whole[0] / whole[1]
+        typical = " against ".join(f"{statistics.median(one):.2f}" for one in each)
+        detail = f"{detail} of all samples; {typical} in the median burst, ratio {ratio.value:.2f}"
         goal.reached(stats.Ratio(value, min(ratio.low, value), max(ratio.high, value), paired=True), detail)
 
     return judge

@@ -274,7 +274,7 @@ _TABLE = {
         _row("netpipe:tcp", "ip", "sides_netpipe:NetpipeSide", "blue X", "NetPIPE's own program over TCP: NPtcp",
              "NetPIPE over TCP", waits=("block",), modes=("pingpong",), buffers=("same", "cold"),
              min_bytes=1, needs=("NPtcp",), **_UNCOUNTED, **_SIZED),
-        *(_row(f"pvm{way}", "ip", "sides_pvm:PvmSide", f"green {marker}", f"PVM 3 itself, from C: {how}",
+        *(_row(f"pvm3{way}", "ip", "sides_pvm:PvmSide", f"green {marker}", f"PVM 3 itself, from C: {how}",
                f"PVM{title}", needs=("pvm",), modes=("pingpong",), **_TWO_WAITS, **_UNCOUNTED)
           for way, marker, how, title in (
               ("", "s", "through its daemons", " through its daemons"),

@@ -1,4 +1,4 @@
-"""PVM 3 itself as a protocol of a sweep: ``pvm`` (by its daemons), ``pvm:direct``, ``pvm:inplace``.
+"""PVM 3 itself as a protocol of a sweep: ``pvm3`` (by its daemons), ``pvm3:direct``, ``pvm3:inplace``.
 
 The sides are two tasks of a virtual machine that exists only for them, with one daemon (pvmd) on each host. A's daemon
 is the master. It starts the other one by the program that PVM_RSH names, which is rsh or ssh as a rule. Here that
@@ -57,7 +57,7 @@ def _pvmd() -> str:
         program = f"{root}/lib/pvmd"
         if os.access(program, os.X_OK):
             return program
-    raise MeasureError(f"pvm: there is no pvmd in {' or '.join(_ROOTS)}. {_REMEDY}", "missing")
+    raise MeasureError(f"pvm3: there is no pvmd in {' or '.join(_ROOTS)}. {_REMEDY}", "missing")
 
 
 class PvmSide(StreamSide):
@@ -102,13 +102,13 @@ class PvmSide(StreamSide):
         else:
             self._serve(deadline)
         self.endpoint = self.core_module.BenchEndpoint.pvm(
-            _LIBRARY, self._exchange(), self.protocol == "pvm:inplace", self.polled
+            _LIBRARY, self._exchange(), self.protocol == "pvm3:inplace", self.polled
         )
 
     def describe(self) -> dict[str, Any]:
         """Return the version of PVM, the route, and the interface."""
-        route = "through two daemons, by UDP" if self.protocol == "pvm" else "PvmRouteDirect, by TCP"
-        data = "PvmDataInPlace" if self.protocol == "pvm:inplace" else "PvmDataRaw"
+        route = "through two daemons, by UDP" if self.protocol == "pvm3" else "PvmRouteDirect, by TCP"
+        data = "PvmDataInPlace" if self.protocol == "pvm3:inplace" else "PvmDataRaw"
         version = self.found.pvm_version().decode()
         return {"library": f"PVM {version}", "transport": f"{route}; {data}"} | interface_facts(
             self.request["interface"]
@@ -181,7 +181,7 @@ class PvmSide(StreamSide):
             raise self._failed(f"pvm_mytid failed with code {number}")
         self.library, self.number = self.found, number
         self.library.pvm_setopt(_AUTO_ERR, 0)  # no text on the standard error
-        self.library.pvm_setopt(_ROUTE, _BY_DAEMONS if self.protocol == "pvm" else _DIRECT)
+        self.library.pvm_setopt(_ROUTE, _BY_DAEMONS if self.protocol == "pvm3" else _DIRECT)
 
     def _exchange(self) -> int:
         """Return the number of the other task."""

@@ -4,8 +4,10 @@
  * One frame at a time is timed, from its sending until the peer reports its arrival, either by a cumulative
  * acknowledgement or as a frame kept behind a gap. A frame that is retransmitted is no longer timed: the reply could
  * belong to either copy. The back-off stays until the next sample, which is the other half of Karn's rule. Otherwise a
- * round trip longer than the time-out would never be measured, because every frame would be retransmitted. The samples include the delays of this kind of network and their variation: the peer's thread
- * may be asleep or wait for a processor, and an acknowledgement waits for a frame to carry it.
+ * round trip longer than the time-out would never be measured, because every frame would be retransmitted.
+ *
+ * The samples include the delays of this kind of network and their variation: the peer's thread may be asleep or wait
+ * for a processor, and an acknowledgement waits for a frame to carry it.
  *
  * Before the first sample the round trip of the handshake (conn.c) can only lengthen the times: the peer of a fast wire
  * may still be busy with its start.
