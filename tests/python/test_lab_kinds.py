@@ -268,6 +268,7 @@ NONSENSE = {  # by setting: values that are always invalid
     "nbytes": (None, -1, 0, 1.5, "x", 1 << 60),
     **dict.fromkeys(("with_mpi", "quick", "timeline", "follow", "validate"), (None, "no", 1)),
     "sockbuf": (-1, 0, "x", 1.5),
+    "delay": (-1, 2, "x", "1", NAN, True),
     "sizes": ("", "x", [], [-1], [None], 1.5, NAN, 1 << 50),
 }
 
@@ -327,6 +328,9 @@ def test_what_is_meant_is_understood():
     assert [type(made.settings[name]) for name in ("seconds", "seed")] == [float, int]
     assert lab.faults(nbytes="64K", losses=0.02, start=False).settings["nbytes"] == 65536
     assert lab.compare("unix", sizes=np.arange(8, 11), sockbuf="128K", start=False).config.sizes == [8, 9, 10]
+    late = lab.compare("tcp", hosts="testbed", delay=0.001, start=False)
+    assert late.config.delay == "1000us"
+    assert "--delay 1000us" in late.command()
     with pytest.raises(ValueError, match="protocols are"):
         lab.compare(["unix", "tcp"])
     with pytest.raises(TypeError, match="expected bytes"):

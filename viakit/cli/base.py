@@ -23,6 +23,7 @@ from viakit.measure.result import ResultError, write_file
 
 __all__ = [
     "INTERRUPTED",
+    "Delay",
     "Failure",
     "Several",
     "Size",
@@ -99,7 +100,22 @@ class Size(click.ParamType):
             self.fail(str(error), param, ctx)
 
 
-def wire_options(command: Callable[..., Any], alone: Sequence[int] = ()) -> Callable[..., Any]:
+class Delay(click.ParamType):
+    """Delay of a testbed's wire, in seconds."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Parse a time such as 1ms; a number is taken as seconds."""
+        from viakit.testbed.wire import parse_delay  # start-up time
+
+        try:
+            return parse_delay(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def wire_options(command: Callable[..., Any], alone: Sequence[int] = (), *, delay: bool = True) -> Callable[..., Any]:
     """Add --offload, --tcp-options, --burst and --delay to a command that makes a testbed.
 
     They are passed on by ``VIAKIT_WIRE``, so that they reach each testbed of the command and of its processes.
@@ -111,6 +127,8 @@ def wire_options(command: Callable[..., Any], alone: Sequence[int] = ()) -> Call
     alone : sequence of int
         Values of its parameter ``hosts`` for one host. There, on real machines and on described ones a delay is
         refused. Empty: the command checks the delay itself.
+    delay : bool
+        False: without --delay, because the command has an option of its own for several delays.
     """
 
     def keep(ctx: click.Context, param: click.Parameter, value: str | int | None) -> None:
@@ -126,12 +144,13 @@ def wire_options(command: Callable[..., Any], alone: Sequence[int] = ()) -> Call
     if alone:
         command = _with_delay_only_on_testbeds(command, alone)
     shared: dict[str, Any] = {"expose_value": False, "callback": keep}
-    command = click.option(
-        "--delay",
-        metavar="TIME",
-        help="One-way delay of every frame between testbed hosts, for each protocol: 50us, 1ms.  [default: none]",
-        **shared,
-    )(command)
+    if delay:
+        command = click.option(
+            "--delay",
+            metavar="TIME",
+            help="One-way delay of every frame between testbed hosts, for each protocol: 50us, 1ms.  [default: none]",
+            **shared,
+        )(command)
     command = click.option(
         "--burst",
         type=Size("min"),

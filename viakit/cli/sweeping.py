@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import select
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from viakit.cli.base import Failure, Several, Size, deliver, memory_options, progress_bar, wire_options
+from viakit.cli.base import Delay, Failure, Several, Size, deliver, memory_options, progress_bar, wire_options
 from viakit.cli.job import two_sides
 from viakit.measure import ladder, plot, result
 
@@ -25,7 +26,7 @@ _LEAST_INTERVAL_S = 0.2  # between two drawings
 _MOST_SHARE = 0.2  # largest share of the time for drawing
 _DRAWN_WITHIN_S = 0.5  # limit of the wait for a reader that is busy
 _LIVE_KEY = ("protocol", "link", "hosts", "mtu", "mode", "wait", "level", "memory", "buffers")
-_LIVE_MORE = ("sockbuf",)  # only of some series
+_LIVE_MORE = ("sockbuf", "wire")  # only of some series
 
 
 @click.command()
@@ -63,7 +64,14 @@ _LIVE_MORE = ("sockbuf",)  # only of some series
     help="Socket buffers of tcp, udp, unix, zmq and msg-tcp, bytes; several, 64K,128K, make a grid; auto: of tcp the "
     "best, tried first.",
 )
-@wire_options
+@functools.partial(wire_options, delay=False)
+@click.option(
+    "--delay",
+    type=Several(Delay()),
+    metavar="LIST",
+    help="One-way delay of every frame between testbed hosts, for each protocol: 50us, 1ms; several, 0,1ms,10ms, make "
+    "a grid.  [default: none]",
+)
 @memory_options
 @click.option(
     "--offset", type=click.IntRange(0, 4095), default=0, show_default=True, help="Offset of each message in its page."
@@ -179,6 +187,7 @@ def sweep(
     viakit sweep via-eth tcp --mode stream --sizes 4M
     viakit sweep tcp msg-tcp:mpich-p4 msg-tcp:lam-c2c msg-via:mvich-rput --hosts testbed
     viakit sweep tcp --mtu 1500,9000 --sockbuf 64K,128K --sizes 64,4M
+    viakit sweep tcp via-eth --delay 0,1ms,10ms --wait block --sizes 64,1M
     viakit sweep via-shm mpi:openmpi mpi:mpich --sizes 1:4M --json shm.json --plot shm.png
 
     `viakit protocols` lists what can be measured. A protocol of the message engine may name its policy after a colon.

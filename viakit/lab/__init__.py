@@ -52,9 +52,9 @@ def compare(
     start : bool, optional
         False: only show the controls. Default: start if protocols are given, or if there are no controls.
     **settings
-        Any other field of :class:`viakit.measure.Config`: ``hosts``, ``mtu``, ``rate``, ``sockbuf``, ``memory``
-        ("user"), ``buffers`` ("touched"), ``policy`` (the thresholds of the message engine), ``mode``, ``wait``,
-        ``level``, ``seconds`` (15), ``seed``, ...
+        Any other field of :class:`viakit.measure.Config`: ``hosts``, ``mtu``, ``rate``, ``delay``, ``sockbuf``,
+        ``memory`` ("user"), ``buffers`` ("touched"), ``policy`` (the thresholds of the message engine), ``mode``,
+        ``wait``, ``level``, ``seconds`` (15), ``seed``, ...
 
     Returns
     -------

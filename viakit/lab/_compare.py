@@ -29,6 +29,7 @@ _RULES = {
     "protocols": _settings.names('"via-eth", "tcp"'),
     "mtu": _settings.maybe(_settings.MTU),
     "rate": _settings.maybe(_settings.rate),
+    "delay": _settings.maybe(_settings.delay),
     "sockbuf": _settings.maybe(_settings.size(1, 1 << 31, "auto")),
     "memory": _settings.choice(*endpoints.MEMORIES),
     "buffers": _settings.choice(*endpoints.BUFFERS),

@@ -86,13 +86,15 @@ class ComparePanel(Panel):
         )
         self.mtu = text("MTU", config.mtu, "1500")
         self.rate = text("rate", config.rate, "e.g. 1gbit")
+        self.delay = text("delay", config.delay, "e.g. 1ms")
         self.sockbuf = text("sockbuf", config.sockbuf, "bytes, e.g. 128K, or auto")
         self.memory = choice("memory", list(endpoints.MEMORIES), config.memory)
         self.buffers = choice("buffers", list(endpoints.BUFFERS), config.buffers)
         self.policy = text("thresholds", config.policy, "e.g. eager_limit=64K")
         self.fault = text("faults", config.fault, "e.g. loss=1%")
         fields = [self.sizes, self.mode, self.wait, self.hosts, self.level, self.seconds]
-        fields += [self.memory, self.buffers, self.mtu, self.rate, self.sockbuf, self.policy, self.fault]
+        fields += [self.memory, self.buffers, self.mtu, self.rate, self.delay]
+        fields += [self.sockbuf, self.policy, self.fault]
         return widgets.HBox([self.protocols, grid(fields)])
 
     def chosen(self) -> dict[str, Any]:
@@ -107,6 +109,7 @@ class ComparePanel(Panel):
             "seconds": self.seconds.value,
             "mtu": self.mtu.value or None,
             "rate": self.rate.value or None,
+            "delay": self.delay.value or None,
             "sockbuf": self.sockbuf.value or None,
             "memory": self.memory.value,
             "buffers": self.buffers.value,

@@ -24,6 +24,7 @@ __all__ = ["PACED", "LiveFigure", "ShownResult", "wanted"]
 
 PACED = "VIAKIT_LIVE_PACED"  # environment of the command: wait for a reply after {"draw": true}
 _KEY = ("protocol", "link", "hosts", "mtu", "mode", "wait", "level", "memory", "buffers")
+_MORE = ("sockbuf", "wire")  # only of some series
 
 
 class LiveFigure:
@@ -57,8 +58,9 @@ class LiveFigure:
             return True
         if "one_way_s" not in found:
             return False
-        key = tuple(found.get(name) for name in _KEY)
-        one = self._series.setdefault(key, {**dict(zip(_KEY, key, strict=True)), "points": {}})
+        key = tuple(found.get(name) for name in (*_KEY, *_MORE))
+        fields = {name: found.get(name) for name in _KEY} | {name: found[name] for name in _MORE if name in found}
+        one = self._series.setdefault(key, {**fields, "points": {}})
         one["points"][found["nbytes"]] = found
         return True
 

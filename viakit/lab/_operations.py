@@ -26,7 +26,7 @@ def _sweep(wire: Wire, request: Mapping[str, Any]) -> dict[str, Any]:
 
     def on_point(series: Mapping[str, Any], point: dict[str, Any]) -> None:
         where = (series[name] for name in ("protocol", "level", "mtu"))
-        wire.point("/".join(map(str, (*where, series.get("sockbuf")))), series, point)
+        wire.point("/".join(map(str, (*where, series.get("sockbuf"), series.get("wire")))), series, point)
 
     outcome = sweep.run(
         sweep.Config(**request["config"]),

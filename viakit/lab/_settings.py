@@ -16,6 +16,7 @@ from typing import Any
 from viakit import machines
 from viakit.measure.ladder import SizeError, parse_size
 from viakit.testbed import parse_rate
+from viakit.testbed.wire import parse_delay
 
 __all__ = [
     "MTU",
@@ -24,6 +25,7 @@ __all__ = [
     "Rule",
     "checked",
     "choice",
+    "delay",
     "flag",
     "machine",
     "maybe",
@@ -137,6 +139,11 @@ def rate(name: str, given: Any) -> str | float:
     """Accept a rate of a testbed's wire: "1gbit", 1e9."""
     parse_rate(given)
     return given if isinstance(given, str) else float(given)
+
+
+def delay(name: str, given: Any) -> str:
+    """Accept a delay of a testbed's wire: "1ms", 0.001. Return it as text, as the command line has it."""
+    return given if parse_delay(given) >= 0 and isinstance(given, str) else f"{1e6 * float(given):.9g}us"
 
 
 def _parts(name: str, given: Any, accepted: str) -> list[Any]:

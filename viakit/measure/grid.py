@@ -1,4 +1,4 @@
-"""A grid of a sweep as one table: protocols and MTUs as rows, sizes of socket buffers as columns.
+"""A grid of a sweep as one table: protocols, MTUs and delays as rows, sizes of socket buffers as columns.
 
 Ong and Farrell's table 1 has this form: what TCP reaches with each MTU and each size of socket buffers. A cell gives
 the time of the smallest message and the bandwidth of the largest. All cells are measured in turns, in one run.
@@ -24,9 +24,9 @@ _MODES = ("pingpong", "stream", "bidir")  # those whose results are a time and a
 
 
 def grids(document: Document) -> list[Group]:
-    """Return the tables of a sweep with several MTUs or sizes of socket buffers; [] for any other result.
+    """Return the tables of a sweep with several MTUs, delays or sizes of socket buffers; [] for any other result.
 
-    A table holds the series that differ in nothing but protocol, level, MTU and socket buffers.
+    A table holds the series that differ in nothing but protocol, level, MTU, delay and socket buffers.
     """
     found: dict[tuple[Any, ...], list[_Series]] = {}
     for one in document["series"]:
@@ -38,7 +38,7 @@ def grids(document: Document) -> list[Group]:
 
 def _is_grid(group: Sequence[_Series]) -> bool:
     """Return whether a protocol was measured on several wires, or with several sizes of socket buffers."""
-    cells = {(one["protocol"], one["level"], one["mtu"], one.get("sockbuf")) for one in group}
+    cells = {(one["protocol"], one["level"], one["mtu"], one.get("delay_s"), one.get("sockbuf")) for one in group}
     return len(cells) > len({(one["protocol"], one["level"]) for one in group})
 
 
@@ -49,25 +49,37 @@ def _table(group: list[_Series]) -> Group:
     buffers = sorted({one.get("sockbuf") for one in group}, key=lambda size: size or 0)
     levels = len({one["level"] for one in group}) > 1
 
-    def row_of(one: _Series) -> tuple[str, int | None]:
-        return one["protocol"] + (f" ({table.LEVEL_WORDS[one['level']]})" if levels else ""), one["mtu"]
+    def row_of(one: _Series) -> tuple[str, int | None, float | None]:
+        name = one["protocol"] + (f" ({table.LEVEL_WORDS[one['level']]})" if levels else "")
+        return name, one["mtu"], one.get("delay_s")
 
     rows = list(dict.fromkeys(map(row_of, group)))
-    with_mtu = any(mtu for _, mtu in rows)
+    with_mtu = any(mtu for _, mtu, _ in rows)
+    with_delay = len({delay for *_, delay in rows}) > 1
     heads = ["own buffers" if size is None else format_size(size) for size in buffers]
-    made = sheet("protocol", *[">MTU"] * with_mtu, *(f">{head}" for head in heads), whole=["protocol", *heads])
-    for name, mtu in rows:
-        mine = {one.get("sockbuf"): one for one in group if row_of(one) == (name, mtu)}
+    axes = [">MTU"] * with_mtu + [">delay"] * with_delay
+    made = sheet("protocol", *axes, *(f">{head}" for head in heads), whole=["protocol", *heads])
+    for name, mtu, delay in rows:
+        mine = {one.get("sockbuf"): one for one in group if row_of(one) == (name, mtu, delay)}
         best = max((_largest(one, sizes[-1]) for one in mine.values()), default=0.0)
         cells = [_cell(mine[size], sizes, best) if size in mine else "" for size in buffers]
-        made.add_row(name, *[str(mtu or "-")] * with_mtu, *cells)
+        late = "-" if delay is None else table.format_time(delay) if delay else "0"
+        made.add_row(name, *[str(mtu or "-")] * with_mtu, *[late] * with_delay, *cells)
     first, last = format_size(sizes[0]), format_size(sizes[-1])
     what = f"One-way time of {first} / bandwidth of {last}" if group[0]["mode"] == "pingpong" else "Bandwidth"
     what += "" if group[0]["mode"] == "pingpong" else f" of {first} / of {last}" if first != last else f" of {last}"
-    title = f"[bold]{what}, by size of the socket buffers[/bold]\n{table.how_without_mtu(group)}"
+    title = f"[bold]{what}, by {_varied(group)}[/bold]\n{table.how_without_mtu(group)}"
     notes = "[dim]bold: the greatest bandwidth of a row; all cells were measured in turns, in one run"
     more = len(sizes) > 2 and "; further sizes are in the result"
     return Group(title, made, f"{notes}{more or ''}[/dim]", "")
+
+
+def _varied(group: Sequence[_Series]) -> str:
+    """Return what the cells of a grid differ in, in words."""
+    if len({one.get("sockbuf") for one in group}) > 1:
+        return "size of the socket buffers"
+    several = {"mtu": "MTU", "delay_s": "delay"}
+    return " and ".join(word for key, word in several.items() if len({one.get(key) for one in group}) > 1)
 
 
 def _largest(one: _Series, nbytes: int) -> float:

@@ -91,8 +91,9 @@ class Config:
         Properties of the testbed's wire, as for :class:`viakit.testbed.Testbed`.
     burst : int or "min", optional
         The same, for the bucket of `rate`.
-    delay : float or str, optional
-        The same, for the delay of every frame, in seconds or as text: "1ms".
+    delay : float, str or sequence of them, optional
+        The same, for the delay of every frame, in seconds or as text: "1ms". Several make a grid: each protocol is
+        measured with each, on a testbed of its own.
     mode : {"pingpong", "stream", "bidir", "overlap", "rate"}
         Pattern of the messages. "overlap" is ping-pong in which one side computes beside every second message. "rate"
         is a stream whose result is shown as messages per second.
@@ -152,7 +153,7 @@ class Config:
     offload: str | None = None
     tcp_options: str | None = None
     burst: int | str | None = None
-    delay: float | str | None = None
+    delay: float | str | Sequence[float | str] | None = None
     mode: str = "pingpong"
     wait: str = "poll"
     level: str | None = None
@@ -187,6 +188,7 @@ class Series:
     hosts: str
     is_floor: bool = False
     mtu: int | None = None  # of the testbed; None elsewhere
+    delay: float | None = None  # of the testbed's wire, seconds; None: no relay
     sockbuf: int | str | None = None  # only for protocols that take it
 
 
@@ -231,8 +233,8 @@ def _check(config: Config) -> None:
     for one in several(config.sockbuf):
         if one not in (None, sockbuf.AUTO) and not (isinstance(one, int) and 0 < one < 1 << 31):
             raise UsageError(f"--sockbuf is {one}: give a number of bytes, for instance 128K, or auto")
-    for option in ("mtu", "sockbuf"):
-        values = several(getattr(config, option))
+    for option in ("mtu", "sockbuf", "delay"):
+        values = delays_of(config) if option == "delay" else several(getattr(config, option))
         if not values or len(set(values)) < len(values):
             raise UsageError(f"--{option} is {values}: give each value once, at least one")
     if not 0 <= config.offset <= 4095:
@@ -247,7 +249,7 @@ def _check_machine(config: Config) -> None:
     for option, key in options.items():
         if getattr(config, option) is not None:
             raise UsageError(f"--{option} with --machine: the machine's description has it, as {key}")
-    if wire_of(config).delay_s is not None:
+    if delays_of(config) != [None]:
         raise UsageError("--delay with --machine: the machine's description has it, as wire.delay_us")
     for option in ("interface", "network"):
         if getattr(config, option) is not None:
@@ -341,23 +343,31 @@ def _on_machine(name: str, config: Config) -> Series:
 
 def _wire_option(config: Config) -> str | None:
     """Return the option of *config* that requires the testbed's wire, or None."""
-    values = {"mtu": config.mtu, "rate": config.rate, "delay": wire_of(config).delay_s}
+    values = {"mtu": config.mtu, "rate": config.rate, "delay": delays_of(config)[0]}
     return next((f"--{name}" for name, given in values.items() if given is not None), None)
 
 
-def wire_of(config: Config) -> Wire:
-    """Return the properties of the testbed's wire: those of *config*, then those of ``VIAKIT_WIRE``.
+def wire_of(config: Config, delay: float | str | None = None) -> Wire:
+    """Return the properties of the testbed's wire with this delay: those of *config*, then those of ``VIAKIT_WIRE``.
 
     Raises
     ------
     UsageError
         If one of them is invalid.
     """
-    given = {name: getattr(config, name) for name in ("burst", "offload", "tcp_options", "delay")}
+    given = {name: getattr(config, name) for name in ("burst", "offload", "tcp_options")}
     try:
-        return Wire.chosen(**given)
+        return Wire.chosen(**given, delay=delay)
     except ValueError as error:
         raise UsageError(str(error)) from None
+
+
+def delays_of(config: Config) -> list[float | None]:
+    """Return the delays of the testbed's wire in seconds: those of *config*, then that of ``VIAKIT_WIRE``.
+
+    [None]: the testbed has no relay. Raises :class:`UsageError` as :func:`wire_of` does.
+    """
+    return [wire_of(config, one).delay_s for one in several(config.delay)]
 
 
 def plan(config: Config) -> tuple[list[Series], bool]:
@@ -387,12 +397,15 @@ def plan(config: Config) -> tuple[list[Series], bool]:
         # An MPI is on the wire on request only: `auto` finds it where its ranks usually are.
         asked = config.hosts != "auto" and protocol.between_hosts
         where = hosts if protocol.wired or asked else "local"
-        mtus = [one or 1500 for one in several(config.mtu)] if where == "testbed" else [None]
+        on_testbed = where == "testbed"
+        mtus = [one or 1500 for one in several(config.mtu)] if on_testbed else [None]
+        delays = delays_of(config) if on_testbed else [None]
         buffers = several(config.sockbuf) if protocol.takes_sockbuf else [None]
         series += [
-            Series(name, protocol, level, where, mtu=mtu, sockbuf=buffer)
+            Series(name, protocol, level, where, mtu=mtu, delay=delay, sockbuf=buffer)
             for level in _levels(protocol, config)
             for mtu in mtus
+            for delay in delays
             for buffer in buffers
         ]
     if config.sockbuf is not None and not any(one.protocol.takes_sockbuf for one in series):

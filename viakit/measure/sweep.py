@@ -170,6 +170,7 @@ def describe(one: Series, config: Config, info: dict[str, Any]) -> dict[str, Any
         **({"sockbuf": one.sockbuf} if isinstance(one.sockbuf, int) else {}),
         **({"offset": config.offset} if config.offset else {}),
         **({"wire": wire} if (wire := _wire(config, one)) else {}),
+        **({"delay_s": one.delay} if one.delay is not None else {}),
         "one_way": ONE_WAY[config.mode],
         "loop_overhead_s": float(overhead) if overhead is not None else None,
         "info": info,
@@ -180,7 +181,7 @@ def _wire(config: Config, one: Series) -> str:
     """Return the unusual properties of a series' wire as text; "" for a usual one."""
     if one.hosts != "testbed":
         return ""
-    return wire_of(config).text()
+    return wire_of(config, one.delay).text()
 
 
 def _buffers(one: Series, config: Config) -> str:
@@ -221,7 +222,8 @@ class _Run:
     ) -> None:
         self.config, self.series, self.turns = config, series, turns
         self.on_point, self.on_progress, self.stop = on_point, on_progress, stop
-        self.testbeds: dict[int | None, Any] = {}  # by MTU; machines that ssh reaches have None
+        # By MTU and delay; machines that ssh reaches have neither.
+        self.testbeds: dict[tuple[int | None, float | None], Any] = {}
         self.pairs: dict[Series, Any] = {}
         self.infos: dict[Series, dict[str, Any]] = {}
         self.points: list[_Point] = []
@@ -233,14 +235,14 @@ class _Run:
     def open(self, stack: contextlib.ExitStack, pair_class: Any, testbed_class: Any, wants_testbed: bool) -> None:
         """Open the testbed and a pair per series; *stack* closes them."""
         config = self.config
-        testbeds_by_mtu = self.testbeds
         machine = machines.load(config.machine) if config.machine is not None else None
         if wants_testbed:
             self._report_progress("connecting to both hosts" if is_remote(config.hosts) else "making two hosts")
             try:
-                for mtu in dict.fromkeys(one.mtu for one in self.series if one.hosts not in ("local", "machine")):
-                    testbed = stack.enter_context(two_hosts(config, testbed_class, mtu))
-                    testbeds_by_mtu[mtu] = testbed
+                apart = [one for one in self.series if one.hosts not in ("local", "machine")]
+                for mtu, delay in dict.fromkeys((one.mtu, one.delay) for one in apart):
+                    testbed = stack.enter_context(two_hosts(config, testbed_class, mtu, delay))
+                    self.testbeds[mtu, delay] = testbed
                     self.turns.machines = of_machines(testbed) if is_remote(config.hosts) else {}
             except (OSError, RuntimeError) as error:
                 if not config.skip_unavailable:
@@ -252,7 +254,7 @@ class _Run:
             with self._skipping(one):
                 pair = pair_class(
                     one.name,
-                    testbed=testbeds_by_mtu[one.mtu] if one.hosts not in ("local", "machine") else None,
+                    testbed=self.testbeds[one.mtu, one.delay] if one.hosts not in ("local", "machine") else None,
                     wait="poll" if one.is_floor else config.wait,
                     level=one.level,
                     sockbuf=one.sockbuf if isinstance(one.sockbuf, int) else None,
@@ -395,13 +397,13 @@ class _Run:
 
     def _add_relays(self) -> None:
         """Add the counts of a delay's relay to the series on its wire, and a failure if it dropped a frame or died."""
-        if is_remote(self.config.hosts) or wire_of(self.config).delay_s is None:
-            return
-        for mtu, testbed in self.testbeds.items():
+        for (mtu, delay), testbed in self.testbeds.items():
+            if delay is None:
+                continue
             with contextlib.suppress(testbeds.TestbedError):  # its server process has ended, which the errors name
                 relay = testbed.describe()["relay"]
                 for one in self.infos:
-                    if one.hosts == "testbed" and one.mtu == mtu:
+                    if one.hosts == "testbed" and (one.mtu, one.delay) == (mtu, delay):
                         self.infos[one]["relay"] = relay
             if trouble := testbed.relay_trouble():
                 self.turns.errors.append({"protocol": None, "nbytes": None, "message": trouble})
@@ -434,13 +436,13 @@ def _options(one: Series, config: Config) -> dict[str, Any]:
     return options
 
 
-def two_hosts(config: Config, testbed_class: Any, mtu: int | None) -> Any:
-    """Return the two hosts of a sweep, not yet open: of a testbed with this MTU, or real machines."""
+def two_hosts(config: Config, testbed_class: Any, mtu: int | None, delay: float | None = None) -> Any:
+    """Return the two hosts of a sweep, not yet open: of a testbed with this MTU and this delay, or real machines."""
     if is_remote(config.hosts):
         from viakit.remote import Remote  # on use: most sweeps stay on this machine
 
         return Remote(remote_hosts(config), network=config.network, python=config.python)
-    options = {name: getattr(config, name) for name in ("burst", "offload", "tcp_options", "delay")}
+    options = {name: getattr(config, name) for name in ("burst", "offload", "tcp_options")} | {"delay": delay}
     options = {name: given for name, given in options.items() if given is not None}
     return testbed_class(hosts=2, mtu=mtu or 1500, rate=config.rate, **options)
 

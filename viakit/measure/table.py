@@ -164,7 +164,7 @@ def how(group: Sequence[Mapping[str, Any]]) -> str:
 
 
 def how_without_mtu(group: Sequence[Mapping[str, Any]]) -> str:
-    """Return the same for a table whose rows have MTUs of their own."""
+    """Return the same for a table whose rows have MTUs and delays of their own."""
     return _how(group, "")
 
 
@@ -174,7 +174,10 @@ def _how(group: Sequence[Mapping[str, Any]], wire: str) -> str:
     where = f"two hosts{wire}" if one["hosts"] != "local" else "one host"
     if one["hosts"] == "machine":
         where = f"virtual time on the machine {one['info'].get('machine')}"
-    unusual = f", {one['wire']}" if one.get("wire") else ""
+    wires = {each.get("wire", "") for each in group}
+    # Where the rows have delays of their own, only the rest of the wire is common to all.
+    common = [part for part in one.get("wire", "").split(",") if len(wires) == 1 or not part.startswith("delay=")]
+    unusual = f", {','.join(common)}" if any(common) else ""
     unusual += f", offset {one['offset']}" if one.get("offset") else ""
     return f"{WAIT_WORDS[one['wait']]}, {levels}, {where}{unusual}, {conditions(group)}"
 
@@ -186,12 +189,14 @@ def touching(group: Sequence[Mapping[str, Any]], nbytes: int) -> float | None:
 
 
 def groups(document: Mapping[str, Any]) -> list[list[Mapping[str, Any]]]:
-    """Return the series that can be compared in one table: those with the same mode, wait, hosts, and buffers."""
+    """Return the series that can be compared in one table: those with the same mode, wait, hosts, wire and buffers."""
     found: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for one in document["series"]:
         if one["points"] and "algorithm" not in one:  # viakit.measure.barrier shows series with algorithms
             mtu = one["mtu"] if one["hosts"] != "local" else None
-            found.setdefault((one["mode"], one["wait"], one["hosts"], mtu, one.get("buffers")), []).append(one)
+            found.setdefault(
+                (one["mode"], one["wait"], one["hosts"], mtu, one.get("wire"), one.get("buffers")), []
+            ).append(one)
     return list(found.values())
 
 
