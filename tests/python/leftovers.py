@@ -30,16 +30,17 @@ def in_use(name: str) -> bool:
 def marked(mark: bytes) -> dict[int, str]:
     """Return the other processes that inherited *mark* in their environment, and the command of each.
 
-    A zombie has neither environment nor command, and is not included.
+    A zombie has no environment, and is not included. A process that is executing a program is included, but the kernel
+    shows an empty command for it, too.
     """
+    from viakit.base.marks import environment_of  # conftest.py checks later which viakit is installed
+
     found = {}
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if int(process.name) == os.getpid() or mark not in (process / "environ").read_bytes():
-                continue
-            command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-            if command:
-                found[int(process.name)] = command
+            command = (process / "cmdline").read_bytes()
+            if int(process.name) != os.getpid() and mark in environment_of(int(process.name)):
+                found[int(process.name)] = command.replace(b"\0", b" ").decode(errors="replace").strip()
     return found
 
 
@@ -66,7 +67,7 @@ def mpi_files() -> Iterator[Callable[[], set[Path]]]:
     These are Open MPI's scratch folders, and MPICH's segments in /dev/shm. Jobs of other tests, which run at the same
     time, have such files, too.
     """
-    from viakit.measure import ranks  # conftest.py imports this file before it checks which viakit is installed
+    from viakit.measure import ranks  # conftest.py checks later which viakit is installed
 
     made: list[ranks.Ranks] = []
 
@@ -87,11 +88,13 @@ def namespaces() -> set[str]:
 
     A namespace with a process of another run is that run's. Some of its processes, as those of sshd, have no mark.
     """
+    from viakit.base.marks import environment_of
+
     ours = os.environ["VIAKIT_TEST_RUN"].encode()
     found, of_others = set(), set()
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            environment = (process / "environ").read_bytes()
+            environment = environment_of(int(process.name))
             other_run = b"VIAKIT_TEST_RUN=" in environment and ours not in environment
             of_other = b"MESON_TEST_ITERATION" in environment or other_run
             (of_others if of_other else found).add(os.readlink(process / "ns/net"))
