@@ -502,6 +502,10 @@ int msg_can_get(const msg_world *w, int target);
 /* msg_put with the lock held. */
 int msg_put_locked(msg_world *w, const void *buf, size_t len, int target, const msg_exposed *exposed, uint64_t offset,
                    msg_request **request);
+/* The same for 1 to MSG_PUT_SHORT bytes, without a request and without a wait. target and buf must be valid.
+ * MSG_PENDING: nothing was written, msg_put_locked must do it or report the error. */
+int msg_put_now_locked(msg_world *w, const void *buf, size_t len, int target, const msg_exposed *exposed,
+                       uint64_t offset);
 /* Returns 1 if every write to the rank is in its memory. */
 int msg_all_written(const struct msg_peer *peer);
 

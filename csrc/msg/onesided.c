@@ -164,6 +164,22 @@ int msg_put_locked(msg_world *w, const void *buf, size_t len, int target, const 
     return put_checked(&a, exposed, offset, out);
 }
 
+/* The condition is that of put_checked without a wait. If any part fails, put_checked checks it again. */
+int msg_put_now_locked(msg_world *w, const void *buf, size_t len, int target, const msg_exposed *exposed,
+                       uint64_t offset)
+{
+    struct msg_peer *peer = &w->peers[target];
+    if (vk_unlikely(peer->channel == NULL || peer->channel->put_short == NULL || len > MSG_PUT_SHORT ||
+                    offset > exposed->len || len > exposed->len - offset || peer->queue ||
+                    peer->state != MSG_PEER_CONNECTED || msg_is_writing(w, target)))
+        return MSG_PENDING;
+    uint32_t handle = exposed->handle[peer->channel->handle_index(peer)];
+    if (vk_unlikely(peer->channel->put_short(peer, buf, len, exposed->address + offset, handle, 0) != 1))
+        return MSG_PENDING;
+    MSG_COUNT(w, puts, 1);
+    return MSG_SUCCESS;
+}
+
 int msg_put(msg_world *w, const void *buf, size_t len, int target, const msg_exposed *exposed, uint64_t offset,
             msg_request **out)
 {

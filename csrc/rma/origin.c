@@ -15,6 +15,7 @@
 #include <stdlib.h>
 
 #include "base/plural.h"
+#include "base/virtual.h"
 #include "base/wait.h"
 #include "rma/inside.h"
 
@@ -302,6 +303,23 @@ int rma_put(rma_window *win, const void *buf, size_t len, int target, uint64_t o
     } else if (code == MSG_SUCCESS && len)
         code = win->parts[target].card.exposed ? put_by_rdma(win, buf, len, target, offset, out)
                                                : put_pieces(win, buf, len, target, offset);
+    msg_unlock(w);
+    return code;
+}
+
+int rma_put_now(rma_window *win, const void *buf, size_t len, int target, uint64_t offset)
+{
+    msg_world *w = win->r->world;
+    if (vk_unlikely((unsigned)target >= (unsigned)win->r->n || !win->joined || buf == NULL || len - 1 >= RMA_SHORT))
+        return MSG_PENDING;
+    struct rma_part *part = &win->parts[target];
+    const struct rma_card *card = &part->card;
+    if (!card->exposed || part->direct || offset > card->len || len > card->len - offset || vk_time_is_virtual() ||
+        !msg_try_enter(w))
+        return MSG_PENDING;
+    int code = msg_put_now_locked(w, buf, len, target, &card->place, offset);
+    if (code == MSG_SUCCESS)
+        part->touched = 1;
     msg_unlock(w);
     return code;
 }

@@ -84,6 +84,10 @@ int rma_detach(rma_window *win, const void *base); /* MSG_ERR_ARG: not attached 
  * `offset` is in bytes. Data that does not fit the target's part is MSG_ERR_ARG. *op is set to NULL if the operation is
  * complete for the caller already, or to an op. */
 
+/* The calls ending in _now are for callers that hold a lock which others wait for, such as Python's GIL. They do not
+ * wait. MSG_PENDING: nothing was done, and the call without _now must do it or report the error.
+ * rma_put_now writes 1 to RMA_SHORT bytes to another rank by RDMA. */
+int rma_put_now(rma_window *win, const void *buf, size_t len, int target, uint64_t offset);
 int rma_put(rma_window *win, const void *buf, size_t len, int target, uint64_t offset, rma_op **op);
 int rma_get(rma_window *win, void *buf, size_t len, int target, uint64_t offset, rma_op **op);
 /* Combines `count` elements at the target with those in buf: the target's become target op buf's. result, unless NULL,
@@ -107,6 +111,7 @@ void rma_op_free(rma_op *op);
 /* Waits until all operations to the target (-1: to every rank) are complete there and here. Ops of the caller stay
  * valid and are complete then. Returns the first error of any of them. */
 int rma_flush(rma_window *win, int target);
+int rma_flush_now(rma_window *win, int target); /* one target, if all operations on it are complete */
 /* 1 if nothing to this target (-1: to any rank) is outstanding: a flush would send nothing. */
 int rma_is_quiet(rma_window *win, int target);
 

@@ -20,6 +20,7 @@
  */
 #include <stdlib.h>
 
+#include "base/virtual.h"
 #include "rma/inside.h"
 
 /* The state that a flush waits for: no operation of this window on this rank is under way. */
@@ -118,6 +119,22 @@ static int flush_one(rma_window *win, int target)
     if (code == MSG_SUCCESS && w->peers[target].state != MSG_PEER_CONNECTED)
         code = rma_check_target(win, target);
     return fault ? fault : code;
+}
+
+int rma_flush_now(rma_window *win, int target)
+{
+    msg_world *w = win->r->world;
+    if (vk_unlikely((unsigned)target >= (unsigned)win->r->n || vk_time_is_virtual() || !msg_try_enter(w)))
+        return MSG_PENDING;
+    struct rma_part *part = &win->parts[target];
+    const struct msg_peer *peer = &w->peers[target];
+    int code = MSG_PENDING;
+    if (vk_likely(win->ops == NULL && !part->unflushed && peer->state == MSG_PEER_CONNECTED && msg_all_written(peer))) {
+        part->touched = 0;
+        code = MSG_SUCCESS;
+    }
+    msg_unlock(w);
+    return code;
 }
 
 int rma_flush(rma_window *win, int target)

@@ -215,6 +215,48 @@ static void case_counted(msg_world **world, int rank, int n)
     close_scene(w, &s);
 }
 
+/* Puts and flushes that never wait. The counter shows that each write was made once, and the target finds it after the
+ * flush. Whatever these calls cannot do is left to those that wait. */
+static void case_now(msg_world **world, int rank, int n)
+{
+    msg_world *w = *world;
+    struct scene s = open_scene(w, rank, n, 64);
+    char data[2 * RMA_SHORT] = {0};
+    int target = (rank + 1) % n, exposed = s.win->parts[target].card.exposed, done_now = 0, flushed_now = 0;
+    for (int64_t k = 1; k <= 50; k++) {
+        uint64_t before = w->counters[MSG_COUNTER_puts];
+        int code = rma_put_now(s.win, &k, sizeof k, target, 8);
+        CHECK(code == MSG_SUCCESS || code == MSG_PENDING);
+        if (code == MSG_SUCCESS)
+            CHECK_EQ(w->counters[MSG_COUNTER_puts] - before, 1);
+        rma_op *op = NULL;
+        if (code == MSG_PENDING) /* no room, or no RDMA */
+            OK(rma_put(s.win, &k, sizeof k, target, 8, &op));
+        CHECK(op == NULL);
+        CHECK(exposed || code == MSG_PENDING);
+        if (rma_flush_now(s.win, target) != MSG_SUCCESS)
+            OK(rma_flush(s.win, target));
+        done_now += code == MSG_SUCCESS;
+        flushed_now += rma_flush_now(s.win, target) == MSG_SUCCESS; /* else its thread has the lock */
+        job_meet();
+        CHECK_EQ(((int64_t *)(void *)s.memory)[1], k);
+        job_meet();
+    }
+    CHECK((done_now > 0) == (exposed != 0));
+    CHECK(flushed_now > 0);
+    GIVES(rma_put_now(s.win, data, 0, target, 0), MSG_PENDING);
+    GIVES(rma_put_now(s.win, data, 8, n, 0), MSG_PENDING);
+    GIVES(rma_put_now(s.win, data, 8, -1, 0), MSG_PENDING);
+    GIVES(rma_put_now(s.win, data, 8, rank, 0), MSG_PENDING);
+    GIVES(rma_put_now(s.win, data, 8, target, 57), MSG_PENDING);
+    GIVES(rma_put_now(s.win, data, 8, target, UINT64_MAX - 3), MSG_PENDING);
+    GIVES(rma_put_now(s.win, data, RMA_SHORT + 1, target, 0), MSG_PENDING);
+    GIVES(rma_flush_now(s.win, n), MSG_PENDING);
+    GIVES(rma_flush_now(s.win, -1), MSG_PENDING);
+    CHECK_EQ(s.memory[0], 0);
+    close_scene(w, &s);
+}
+
 /* Wrong arguments change nothing. */
 static void case_arguments(msg_world **world, int rank, int n)
 {
@@ -283,8 +325,9 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         job_main main;
-    } cases[] = {{"data", case_data},   {"updates", case_updates}, {"locks", case_locks},
-                 {"posts", case_posts}, {"counted", case_counted}, {"arguments", case_arguments}};
+    } cases[] = {{"data", case_data},          {"updates", case_updates}, {"locks", case_locks},
+                 {"posts", case_posts},        {"counted", case_counted}, {"now", case_now},
+                 {"arguments", case_arguments}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (j.n_ranks = 2; j.n_ranks <= 3; j.n_ranks++)
             job_case(&j, cases[i].main, cases[i].name);

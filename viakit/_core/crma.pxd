@@ -34,6 +34,7 @@ cdef extern from "rma/rma.h" nogil:
     void rma_window_close(rma_window *win)
     int rma_attach(rma_window *win, void *base, size_t len)
     int rma_detach(rma_window *win, const void *base)
+    int rma_put_now(rma_window *win, const void *buf, size_t len, int target, uint64_t offset)
     int rma_put(rma_window *win, const void *buf, size_t len, int target, uint64_t offset, rma_op **op)
     int rma_get(rma_window *win, void *buf, size_t len, int target, uint64_t offset, rma_op **op)
     int rma_accumulate(rma_window *win, const void *buf, void *result, size_t count, int type, int combine, int target,
@@ -43,6 +44,7 @@ cdef extern from "rma/rma.h" nogil:
     int rma_op_test(rma_op *op)
     int rma_op_wait(rma_op *op)
     int rma_flush(rma_window *win, int target)
+    int rma_flush_now(rma_window *win, int target)
     int rma_is_quiet(rma_window *win, int target)
     int rma_lock(rma_window *win, int target, int exclusive)
     int rma_unlock(rma_window *win, int target)

@@ -10,9 +10,18 @@ from cpython.list cimport PyList_Check, PyList_CheckExact
 from cpython.long cimport PyLong_CheckExact
 from cpython.tuple cimport PyTuple_Check, PyTuple_CheckExact
 
+cdef extern from "Python.h":
+    Py_ssize_t PySequence_Fast_GET_SIZE(object)
+    PyObject *PySequence_Fast_GET_ITEM(object, Py_ssize_t)
+
 cdef enum:
     CONTEXTS = 5           # contexts of the engine per communicator
     REVOCABLE = 3          # of these, the first ones end when the communicator is revoked
+
+
+cdef inline object _item(object sequence, Py_ssize_t i):
+    """Return an element of a list or tuple, without a check of the index."""
+    return <object>PySequence_Fast_GET_ITEM(sequence, i)
 
 
 cdef inline bint _is_plain(object buf, Py_buffer *view, int flags) except -1:
@@ -68,11 +77,11 @@ cdef bint _is_plain_list(object spec, Py_buffer *view, int flags, Py_ssize_t blo
     Sets `view.len` to the length of the elements. A count is that of one of `blocks` blocks. Returns 0 if the general
     path has to interpret or to refuse the list.
     """
-    cdef Py_ssize_t n = len(spec), count = -1, each
+    cdef Py_ssize_t n = PySequence_Fast_GET_SIZE(spec), count = -1, each
     cdef MsgType kind = None
     if n != 2 and n != 3:
         return 0
-    what, last = spec[0], spec[n - 1]
+    what, last = _item(spec, 0), _item(spec, n - 1)
     if isinstance(last, MsgType):
         kind = last
         if kind.plain == 0:
@@ -80,7 +89,7 @@ cdef bint _is_plain_list(object spec, Py_buffer *view, int flags, Py_ssize_t blo
     elif n == 3:
         return 0
     if kind is None or n == 3:
-        number = spec[1]
+        number = _item(spec, 1)
         if not PyLong_CheckExact(number):
             return 0
         count = number

@@ -3,6 +3,7 @@
 # A service is a world that serves windows, with a progress thread. A window pins its memory, and each pending operation
 # pins its buffers until it has ended. viakit/comm/win.py has MPI's names, epochs and datatypes.
 
+from cpython.list cimport PyList_GET_SIZE
 from posix.mman cimport munmap
 
 from crma cimport *
@@ -456,15 +457,18 @@ cdef class RmaState:
 
     cdef bint _place(self, int rank, object target, Py_ssize_t nbytes, uint64_t *offset) except -1:
         """Find where contiguous bytes go. Returns 0 if the general path has to interpret or refuse the arguments."""
-        cdef Py_ssize_t displacement = 0, count
-        cdef Py_ssize_t plain
+        cdef Py_ssize_t displacement = 0, count, plain
         first = target
         if self.core is None or not 0 <= rank < len(self.units) or not self.epochs._allows(rank):
             return 0
         if PyList_CheckExact(target) or PyTuple_CheckExact(target):
-            if len(target) != 3 or not isinstance(target[2], MsgType) or not PyLong_CheckExact(target[1]):
+            if PySequence_Fast_GET_SIZE(target) != 3:
                 return 0
-            plain, count, first = (<MsgType>target[2]).plain, target[1], target[0]
+            first, number = _item(target, 0), _item(target, 1)
+            kind = _item(target, 2)
+            if not isinstance(kind, MsgType) or not PyLong_CheckExact(number):
+                return 0
+            plain, count = (<MsgType>kind).plain, number
             if plain == 0 or count != nbytes // plain or nbytes % plain:
                 return 0
         if first is not None:
@@ -480,18 +484,22 @@ cdef class RmaState:
 cdef class RmaAccess(MemoryOwner):
     """The calls of ``MPI.Win`` whose overhead matters. Their general forms are in :mod:`viakit.comm.win_access`."""
 
+    cdef public RmaState _ref               # None: a null handle
+
     cdef bint _move(self, object origin, object target_rank, object target, bint put) except -1:
-        """Put or get contiguous bytes. Returns 0 if the general path has to interpret or refuse the arguments."""
+        """Put or get contiguous bytes. Returns 0 if the general path has to interpret or refuse the arguments.
+
+        The GIL is kept for a put that an RDMA write of a few bytes performs at once.
+        """
         cdef Py_buffer view
         cdef uint64_t offset = 0
         cdef rma_op *op = NULL
-        cdef int code, rank
-        cdef RmaState state
+        cdef int code = MSG_PENDING, rank
+        cdef RmaState state = self._ref
         cdef RmaWindow core
-        found = self._ref
-        if not isinstance(found, RmaState) or not PyLong_CheckExact(target_rank):
+        if state is None or not PyLong_CheckExact(target_rank):
             return 0
-        state, rank = found, target_rank
+        rank = target_rank
         if not _is_message(origin, &view, 0 if put else PyBUF_WRITABLE):
             return 0
         try:
@@ -499,6 +507,11 @@ cdef class RmaAccess(MemoryOwner):
                 return 0
             core = state.core
             core._open()
+            if put:
+                code = rma_put_now(core._win, view.buf, view.len, rank, offset)
+            if code == MSG_SUCCESS:
+                core.service.world._check(code)
+                return 1
             core.service.world._n_calls += 1
             with nogil:
                 if put:
@@ -552,19 +565,22 @@ cdef class RmaAccess(MemoryOwner):
 
     def Flush(self, rank):
         """Wait until all operations of this rank on the target are complete at both ranks."""
-        cdef RmaState state
+        cdef RmaState state = self._ref
         cdef RmaWindow core
         cdef int code, target
-        found = self._ref
-        if not isinstance(found, RmaState) or not PyLong_CheckExact(rank):
+        if state is None or not PyLong_CheckExact(rank):
             self._flush_any(rank)
             return
-        state, target = found, rank
-        core = state.core
-        if core is None or core.pending or not 0 <= target < len(state.units) or not state.epochs._holds(target):
+        target, core = rank, state.core
+        if (core is None or PyList_GET_SIZE(core.pending) or not 0 <= target < len(state.units)
+                or not state.epochs._holds(target)):
             self._flush_any(rank)
             return
         core._open()
+        code = rma_flush_now(core._win, target)  # the GIL is kept if all operations are complete
+        if code == MSG_SUCCESS:
+            core.service.world._check(code)
+            return
         core.service.world._n_calls += 1
         with nogil:
             code = rma_flush(core._win, target)
