@@ -9,8 +9,10 @@ SECONDS ?= 60
 help: ; @sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' Makefile
 setup: ; @tools/setup-venv $(EXTRAS) ## make .venv and install viakit into it
 demo: setup ; @.venv/bin/viakit demo ## VIA beside TCP, UDP, ZeroMQ and MPI, in under a minute, without root
+# --no-loadscope-reorder: pytest-xdist would begin with the files that have many tests. Files with few and long tests, such
+# as test_browser.py, would come last, and one of the two processes would run them alone.
 test: EXTRAS = lab browser
-test: setup ctest ; @cd tests && ../.venv/bin/pytest -n 2 --dist loadfile $(ARGS) ## C tests, then Python tests, a file of them in each of two processes
+test: setup ctest ; @cd tests && ../.venv/bin/pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS) ## C tests, then Python tests, a file of them in each of two processes
 vm: setup ; @cd tests && ../.venv/bin/pytest vm $(ARGS) ## tests between two or three virtual machines with kernels of their own; needs qemu-system-x86
 bench: setup ; @tools/ctest plain --list >/dev/null && .venv/bin/ninja -C build/ctest --quiet tests/path_cost tests/path_cost_bare && .venv/bin/viakit bench --programs build/ctest/tests && cd tests && ../.venv/bin/pytest --benchmark-only python/test_benchmark_via.py $(ARGS) ## every promised figure beside its peer
 benchmark: setup ; cd tests && ../.venv/bin/pytest --benchmark-only --benchmark-save=run --benchmark-save-data --benchmark-storage=file://../build/benchmarks --benchmark-columns=median,iqr,rounds python/test_benchmark_via.py python/test_benchmark_ranks.py $(ARGS) ## time every hot path of the Python interfaces, and keep the times in build/benchmarks

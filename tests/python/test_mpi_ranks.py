@@ -11,6 +11,7 @@ import needs
 import pytest
 from leftovers import in_use
 
+from viakit.base import marks
 from viakit.launch.mpi_library import Library
 from viakit.measure.endpoints import MeasureError
 from viakit.measure.ranks import Ranks, _guard_command
@@ -98,6 +99,20 @@ def test_the_guard_finds_a_process_that_begins(tmp_path):
             finally:
                 rank.kill()
         assert not scratch.exists()
+
+
+def test_a_long_environment_is_found_while_the_kernel_writes_it(tmp_path):
+    """The kernel copies string by string, and may replace the memory between two reads of one file."""
+    again = tmp_path / "again"
+    again.write_text('#!/bin/sh\nexec "$0"\n')
+    again.chmod(0o700)
+    variables = {**os.environ, "VIAKIT_RANKS": str(tmp_path)} | {f"VIAKIT_{i}": "x" for i in range(5000)}
+    with subprocess.Popen([again], env=variables) as process:
+        try:
+            mark = f"VIAKIT_RANKS={tmp_path}\0".encode()
+            assert all(mark in marks.environment_of(process.pid) for _ in range(20_000))
+        finally:
+            process.kill()
 
 
 def test_a_launcher_that_cannot_be_started_is_told_and_leaves_nothing(tmp_path):

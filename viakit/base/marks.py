@@ -11,6 +11,7 @@ import time
 __all__ = ["environment_of", "marked"]
 
 _EXEC_S = 1.0  # limit for a process that is executing a program
+_LONGEST = 1 << 23  # bytes; Linux limits arguments and environment to 6 MiB
 
 
 def marked(name: str, value: str) -> list[int]:
@@ -36,13 +37,18 @@ def environment_of(pid: int) -> bytes:
     deadline = time.monotonic() + _EXEC_S
     while not (found := _read(pid, "environ")) and time.monotonic() < deadline:
         fields = _read(pid, "stat").rpartition(b")")[2].split()
-        vsize, env_start, env_end = (int(fields[i]) for i in (20, 47, 48))  # fields 23, 50 and 51 of proc(5)
-        if vsize == 0 or (env_end != 0 and env_end == env_start):  # a zombie or a thread of the kernel; or it is empty
+        # Fields 23, 27, 50 and 51 of proc(5). The kernel sets endcode last, after it has copied the environment.
+        vsize, endcode, env_start, env_end = (int(fields[i]) for i in (20, 24, 47, 48))
+        if vsize == 0 or (endcode > 1 and env_end == env_start):  # a zombie or a thread of the kernel; or it is empty
             break
         time.sleep(0.0005)  # between two looks
     return found
 
 
 def _read(pid: int, name: str) -> bytes:
-    with open(f"/proc/{pid}/{name}", "rb") as file:
-        return file.read()
+    """Read a file of a process in one call: between two, the process may have executed another program."""
+    file = os.open(f"/proc/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(file, _LONGEST)
+    finally:
+        os.close(file)

@@ -118,7 +118,8 @@ class Made:
     @property
     def combiner(self) -> int:
         """Number of the combiner: one of ``MPI.COMBINER_*``."""
-        return self.Get_envelope()[-1]
+        self._valid()
+        return NUMBERS[self._combiner]
 
     @property
     def envelope(self) -> tuple[int, int, int, int, int]:
