@@ -14,7 +14,8 @@ from leftovers import in_use
 from viakit.base import marks
 from viakit.launch.mpi_library import Library
 from viakit.measure.endpoints import MeasureError
-from viakit.measure.ranks import Ranks, _guard_command
+from viakit.measure.guard import Guard
+from viakit.measure.ranks import Ranks
 
 # Calls back and then refuses to end on request. Keeps writing to the folder that is to be removed.
 STUBBORN = """
@@ -88,12 +89,9 @@ def test_the_guard_finds_a_process_that_begins(tmp_path):
     for number in range(10):
         scratch = tmp_path / str(number)
         scratch.mkdir()
-        words = _guard_command(str(scratch), 0.3)
-        with (
-            subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as guard,
-            subprocess.Popen([again], env={**os.environ, "VIAKIT_RANKS": str(scratch)}) as rank,
-        ):
-            guard.communicate(timeout=60)
+        guard = Guard("VIAKIT_RANKS", str(scratch), 0.3, 0.9)
+        with guard.process, subprocess.Popen([again], env={**os.environ, "VIAKIT_RANKS": str(scratch)}) as rank:
+            guard.process.communicate(timeout=60)
             try:
                 rank.wait(10)  # a killed process may be dying for a while
             finally:

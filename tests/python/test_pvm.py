@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 from pathlib import Path
 
 import needs
 import pytest
 import waiting
+from ssh_hosts import ssh_hosts
 
+from viakit.base.marks import marked
 from viakit.measure import plan
 from viakit.measure.endpoints import MeasureError
 from viakit.measure.pair import Pair
 from viakit.measure.sides_pvm import _SLAVE
+from viakit.remote import Remote, RemoteError
 from viakit.testbed import Testbed
 
 
@@ -73,6 +78,27 @@ def test_a_side_that_is_killed(bed):
         assert caught.value.reason == "gone"
     with Pair("pvm3:direct", testbed=bed, wait="block") as pair:  # it removes what that side has left
         pair.run(64, count=3, validate=True)
+
+
+@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.parametrize("killed", ["worker", "agent"])
+def test_what_is_killed_on_a_host_of_ssh_leaves_no_daemon(tmp_path, killed, side):
+    """Its folder is removed, too, although no other measurement follows on that host."""
+    needs.tool("pvm")
+    before = daemons(), folders()
+    with ssh_hosts(tmp_path), Remote("ssh:h0,h1") as remote, Pair("pvm3", testbed=remote, wait="block") as pair:
+        pair.run(64, count=3)
+        worker = Path(f"/proc/{pair.pids[side]}")
+        (folder,) = {Path(os.readlink(fd)) for fd in (worker / "fd").iterdir()} & folders()
+        assert marked("PVM_TMP", str(folder))
+        agent = int((worker / "stat").read_text().rpartition(")")[2].split()[1])
+        os.kill(agent if killed == "agent" else pair.pids[side], signal.SIGKILL)
+        waiting.until(lambda: not marked("PVM_TMP", str(folder)), "no daemon is left", 30)
+        waiting.until(lambda: not folder.exists(), "its folder is removed", 30)
+        with pytest.raises((MeasureError, RemoteError)):
+            pair.run(64, count=3)
+    waiting.until(lambda: daemons() <= before[0], "no daemon is left", 10)
+    waiting.until(lambda: folders() <= before[1], "no folder is left", 10)
 
 
 def test_what_it_cannot_do():

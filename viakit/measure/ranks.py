@@ -15,7 +15,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
@@ -27,6 +26,7 @@ from viakit.base.secret import same_user, users_can_be_told_apart
 from viakit.launch import mpi_agent
 from viakit.launch import mpi_library as mpi
 from viakit.measure.endpoints import MeasureError
+from viakit.measure.guard import Guard
 
 if TYPE_CHECKING:
     from viakit.testbed import Testbed
@@ -36,36 +36,6 @@ __all__ = ["Ranks", "call_back"]
 _MARK = "VIAKIT_RANKS"  # variable in the environment of all started processes, which identifies strays
 _TERM_S = 2.0  # time for mpiexec to end its ranks after SIGTERM
 _GONE_S = 5.0  # time until the killed processes and their files are gone
-
-# The guard runs without viakit, NumPy or site packages and starts in a few milliseconds. It imports viakit.base.marks
-# from the folder of that file. Each line of its input names a file to remove. The end of the input without a last line
-# "." means that the owner was killed. Ranks notice this too, and most of them end by themselves.
-_GUARD = """
-import os, shutil, signal, sys, time
-name, folder, grace = sys.argv[1], sys.argv[2], float(sys.argv[3])
-sys.path.append(sys.argv[4])
-from marks import marked
-files = [line.rstrip() for line in sys.stdin]
-if files[-1:] == ["."]: sys.exit()
-began = time.monotonic()
-while time.monotonic() < began + 3 * grace:
-    strays = marked(name, folder)
-    for pid in strays if time.monotonic() > began + grace else ():
-        try: os.kill(pid, signal.SIGKILL)
-        except OSError: pass
-    if not strays: shutil.rmtree(folder, ignore_errors=True)
-    if not strays and not os.path.exists(folder): break
-    time.sleep(0.02)
-for path in files:
-    try: os.unlink(path)
-    except OSError: pass
-"""
-
-
-def _guard_command(scratch: str, grace_s: float) -> list[str]:
-    """Return the command of the guard of ranks with this folder."""
-    words = [_MARK, scratch, str(grace_s), os.path.dirname(marks.__file__)]
-    return [sys.executable, "-I", "-S", "-c", _GUARD, *words]
 
 
 def call_back(name: str) -> Channel | None:
@@ -121,7 +91,7 @@ class Ranks:
         self._testbed, self._stack = testbed, contextlib.ExitStack()
         self._files: set[str] = set()  # files in /dev/shm that MPICH leaves when it is killed
         memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-        self._guard: subprocess.Popen[bytes] | None = None
+        self._guard: Guard | None = None
         self.process: subprocess.Popen[bytes] | None = None
         self.scratch = os.path.join(memory or tempfile.gettempdir(), "viakit-mpi-" + secrets.token_hex(8))
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -137,12 +107,8 @@ class Ranks:
         library, name = self._library, "viakit-ranks-" + secrets.token_hex(12)
         try:
             os.mkdir(self.scratch, 0o700)
-            self._guard = subprocess.Popen(
-                _guard_command(self.scratch, _TERM_S),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+            # Ranks notice the end of their owner, too, and most of them end by themselves.
+            self._guard = Guard(_MARK, self.scratch, _TERM_S, 3 * _TERM_S)
             if not users_can_be_told_apart():
                 raise MeasureError(
                     f"mpi:{library.flavour}: in this user namespace the kernel reports one number for several "
@@ -213,7 +179,8 @@ class Ranks:
         """Register files in /dev/shm to be removed after the ranks have ended."""
         new = set(files) - self._files
         self._files |= new
-        self._send_guard(*sorted(new))
+        if self._guard is not None:
+            self._guard.send(*sorted(new))
 
     def kill(self) -> None:
         """Kill all remaining processes and remove their files. Idempotent."""
@@ -242,24 +209,8 @@ class Ranks:
             with contextlib.suppress(OSError):
                 os.unlink(path)
         self._stack.close()
-        self._dismiss()
-
-    def _send_guard(self, *lines: str) -> None:
-        """Send lines to the guard."""
-        if self._guard is not None and self._guard.stdin is not None:
-            with contextlib.suppress(OSError):
-                self._guard.stdin.write("".join(f"{line}\n" for line in lines).encode())
-                self._guard.stdin.flush()
-
-    def _dismiss(self) -> None:
-        """Dismiss the guard: everything has been cleaned up."""
         if self._guard is not None:
-            self._send_guard(".")
-            with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-                self._guard.communicate(timeout=_GONE_S)
-            if self._guard.poll() is None:
-                self._guard.kill()
-                self._guard.wait()
+            self._guard.dismiss()
             self._guard = None
 
     @staticmethod

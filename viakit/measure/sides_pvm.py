@@ -7,8 +7,8 @@ program gives the command to A, and B executes it::
     A:  pvm_addhosts -> pvmd -> PVM_RSH -> start (Unix socket) -> A ~~ authenticated TCP ~~> B -> pvmd -s ...
                                                                   A <~~ its first line ~~~~ B
 
-Each daemon has a private folder (PVM_TMP), so other virtual machines of the user are not touched. PVM does not
-authenticate the datagrams between its daemons.
+Each daemon has a private folder (PVM_TMP), so other virtual machines of the user are not touched. If a side is killed,
+a guard process ends its daemon and removes the folder. PVM does not authenticate the datagrams between its daemons.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from typing import Any
 
 from viakit.base.marks import marked
 from viakit.measure.endpoints import MeasureError
+from viakit.measure.guard import Guard
 from viakit.measure.sides import BACKLOG, StreamSide, interface_facts
 from viakit.remote.folders import HostFolders
 
@@ -38,6 +39,8 @@ __all__ = ["PvmSide"]
 _LIBRARY = "libpvm3.so.3"
 _ROOTS = ("/usr/lib/pvm3", "/usr/share/pvm3")
 _REMEDY = "Remedy: sudo apt-get install pvm"
+_MARK = "PVM_TMP"  # variable in the environment of a daemon: its folder
+_GUARD_S = 10.0  # limit for a killed daemon to be gone, on a busy machine
 _ROUTE, _AUTO_ERR = 1, 3  # options of pvm_setopt
 _BY_DAEMONS, _DIRECT = 1, 3  # values of PvmRoute
 _SLAVE = re.compile(r"\S*pvmd3? (-s -d0x0 -n[0-9.]+ 1 [0-9a-f]{8}:[0-9a-f]{4} [0-9]+ 2 [0-9a-f]{8}:[0-9a-f]{4})")
@@ -65,6 +68,7 @@ class PvmSide(StreamSide):
 
     library: Any = None
     folder = ""
+    guard: Guard | None = None
 
     def open(self) -> dict[str, Any]:
         """Find PVM. B listens."""
@@ -78,6 +82,7 @@ class PvmSide(StreamSide):
         self.folders = HostFolders()
         self.folders.remove_left()
         self.folder = self.folders.make()
+        self.guard = Guard(_MARK, self.folder, 0.0, _GUARD_S)
         root = str(Path(self.program).parents[1])
         # The library reads its folder from the environment of this process, which has no other virtual machine.
         os.environ.update(PVM_ROOT=root, PVM_TMP=self.folder, PVM_RSH=f"{self.folder}/rsh")
@@ -121,11 +126,14 @@ class PvmSide(StreamSide):
             self.library.pvm_exit()
             self.library = None
         if self.folder:
-            for pid in marked("PVM_TMP", self.folder):
+            for pid in marked(_MARK, self.folder):
                 if pid != os.getpid():
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
             self.folders.remove()
+        if self.guard is not None:
+            self.guard.dismiss()
+            self.guard = None
 
     # ---- the virtual machine
 
