@@ -5,10 +5,12 @@ The last test kills the third machine.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import time
+from collections.abc import Iterator
 
 import pytest
 from test_vm_programs import viakit
@@ -65,34 +67,37 @@ def test_a_wire_of_three_that_is_cut(three, shared):
     """The error names the hosts of all ranks, and no process is left."""
     job = Job(shared, "--network", "eth:virtio", hosts=ALL_HOSTS, program=RECEIVES)
     assert job.first.split() == ["met"], job.end()
-    three[2].set_link("virtio", up=False)
-    try:
+    with three[2].unplugged("virtio"):
         errors = job.end()
-    finally:
-        three[2].set_link("virtio", up=True)
     assert "alpha has rank 0, beta has rank 1, gamma has rank 2" in errors
     for machine in three:
         gone(machine, "[w]aits.py")
 
 
-def watch(machine, word: str) -> subprocess.Popen:
-    """Start a command on a machine that ends once no process there has *word* in its command line."""
+@contextlib.contextmanager
+def watch(machine, word: str) -> Iterator[subprocess.Popen]:
+    """Run a command on a machine that ends once no process there has *word* in its command line."""
     loop = f"echo watches; while pgrep -f {word} >/dev/null; do sleep 0.1; done"
-    watcher = subprocess.Popen([*os.environ["VIAKIT_SSH"].split(), machine.name, loop], stdout=subprocess.PIPE)
-    assert watcher.stdout.readline()
-    return watcher
+    ssh = os.environ["VIAKIT_SSH"].split()
+    with subprocess.Popen([*ssh, machine.name, loop], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as watcher:
+        try:
+            assert watcher.stdout.readline()
+            yield watcher
+        finally:
+            watcher.kill()
 
 
 def test_one_of_three_that_is_killed(three, shared):
     """The error names it, and the others' processes end within 2 s of the end of the command."""
     job = Job(shared, hosts=ALL_HOSTS)
     assert job.first.split() == ["3", "alpha", "beta", "gamma"], job.end()
-    watchers = [watch(machine, "'[w]aits.py|viakit.remote.[a]gent'") for machine in three[:2]]
-    three[2].kill()
-    errors = job.end()
-    ended = time.monotonic()
-    for watcher in watchers:
-        watcher.communicate(timeout=LIMIT_S)
-    assert time.monotonic() - ended < 2.0, [guest(machine, "ps ax") for machine in three[:2]]
+    with contextlib.ExitStack() as stack:
+        watchers = [stack.enter_context(watch(one, "'[w]aits.py|viakit.remote.[a]gent'")) for one in three[:2]]
+        three[2].kill()
+        errors = job.end()
+        ended = time.monotonic()
+        for watcher in watchers:
+            watcher.wait(timeout=LIMIT_S)
+        assert time.monotonic() - ended < 2.0, [guest(machine, "ps ax") for machine in three[:2]]
     assert "gamma" in errors
     assert "rank 2 was there" in errors

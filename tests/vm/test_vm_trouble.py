@@ -65,11 +65,8 @@ def test_a_job_whose_machine_is_out_of_reach(vm, shared):
     """The cable of ssh is pulled: the error names the host, and no process is left on either machine."""
     job = Job(shared)
     assert job.first.split() == ["1", "alpha", "beta"], job.end()
-    vm[1].set_link("mgmt", up=False)
-    try:
+    with vm[1].unplugged("mgmt"):
         errors = job.end()
-    finally:
-        vm[1].set_link("mgmt", up=True)
     assert "host beta" in errors
     assert "silent" in errors
     for machine in vm:
@@ -81,11 +78,8 @@ def test_a_job_whose_data_wire_is_cut(vm, shared, protocol):
     """The error names the hosts of all ranks, and no process is left on either machine."""
     job = Job(shared, "--network", "eth:virtio", "--protocol", protocol, program=RECEIVES)
     assert job.first.split() == ["met"], job.end()
-    vm[1].set_link("virtio", up=False)
-    try:
+    with vm[1].unplugged("virtio"):
         errors = job.end()
-    finally:
-        vm[1].set_link("virtio", up=True)
     assert "alpha has rank 0, beta has rank 1" in errors
     assert " on alpha" in errors.splitlines()[-1] or " on beta" in errors.splitlines()[-1]
     for machine in vm:
@@ -111,10 +105,9 @@ def test_a_wire_that_is_cut(vm, shared, tmp_path, protocol):
     process = sweep(shared, file, protocol, "--sizes", "64,1K", "--seconds", "600")
     try:
         assert process.stdout.readline(), process.communicate()  # the first figure
-        vm[1].set_link("virtio", up=False)
-        _, errors = process.communicate(timeout=LIMIT_S)
+        with vm[1].unplugged("virtio"):
+            _, errors = process.communicate(timeout=LIMIT_S)
     finally:
-        vm[1].set_link("virtio", up=True)
         process.kill()
         process.communicate()
     assert process.returncode != 0

@@ -205,9 +205,14 @@ class Machine:
                 raise Cannot(f"ssh does not reach {self.name} in time: {log[-400:]}; console: {self.said()[-400:]!r}")
             time.sleep(0.05)
 
-    def set_link(self, card: str, up: bool) -> None:
-        """Pull the cable out of a card, or put it back."""
-        self.command("set_link", name=card, up=up)
+    @contextlib.contextmanager
+    def unplugged(self, card: str) -> Iterator[None]:
+        """Pull the cable out of a card, and put it back at the end of the block."""
+        self.command("set_link", name=card, up=False)
+        try:
+            yield
+        finally:
+            self.command("set_link", name=card, up=True)
 
     def kill(self) -> None:
         """End the machine at once, as if its power failed. Idempotent."""
