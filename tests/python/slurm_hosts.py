@@ -90,13 +90,18 @@ class Cluster:
         """Wait for the end of a job, and check that this was its state then."""
         deadline = time.monotonic() + LIMIT_S
         while (states := self.states(job)) & {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING"}:
-            assert time.monotonic() < deadline, f"job {job}: {states}\n{self.logs()}"
+            assert time.monotonic() < deadline, self.about(job)
             time.sleep(0.1)  # between two checks of the condition, not instead of one
-        assert states == {state}, f"job {job}: {self.outputs()}\n{self.logs()}"
+        assert states == {state}, self.about(job)
+
+    def about(self, job: int) -> str:
+        """Return Slurm's record of a job, the output of all jobs, and the logs."""
+        return "\n".join([self.run("scontrol", "show", "job", job).stdout, self.outputs(), self.logs()])
 
     def outputs(self) -> str:
-        """Return what the jobs have written."""
-        return "".join(path.read_text(errors="replace") for path in sorted(self.folder.glob("*.out")))
+        """Return the output of the jobs, each after the name of its file."""
+        found = sorted(self.folder.glob("*.out"))
+        return "\n".join(f"{path.name}: {path.read_text(errors='replace')}" for path in found)
 
     def logs(self) -> str:
         """Return the last lines of the daemons' logs."""

@@ -215,14 +215,14 @@ def test_run_starts_as_many_ranks_as_the_step_has(slurm):
 def test_batch_script(slurm, way):
     number = slurm.submit(f"--job-name={way}", "script.sh", **environment_of(way))
     slurm.wait(number, "COMPLETED")
-    assert (slurm.folder / f"{way}-{number}.out").read_text() == result(way, 4)
+    assert (slurm.folder / f"{way}-{number}.out").read_text() == result(way, 4), slurm.about(number)
 
 
 def test_batch_script_itself_is_no_rank(slurm):
     # Without a list of nodes Slurm takes h1 while the job before this one still completes on h0.
     number = slurm.submit("-n2", "--nodelist=h0", "--output=alone.out", "--wrap", "python prog.py")
     slurm.wait(number, "COMPLETED")
-    assert (slurm.folder / "alone.out").read_text() == "RESULT None 1 h0 0\n"
+    assert (slurm.folder / "alone.out").read_text() == "RESULT None 1 h0 0\n", slurm.about(number)
 
 
 def test_arrays(slurm):
@@ -234,7 +234,7 @@ def test_arrays(slurm):
     for way, number in numbers.items():
         slurm.wait(number, "COMPLETED")
         for task in (0, 1):
-            assert (slurm.folder / f"array-{way}-{task}.out").read_text() == result(way, 2)
+            assert (slurm.folder / f"array-{way}-{task}.out").read_text() == result(way, 2), slurm.about(number)
 
 
 def test_cancelled_jobs_leave_nothing(slurm):
