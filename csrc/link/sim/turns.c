@@ -43,6 +43,7 @@
 #define SLICE (50 * VK_MS)       /* real time of one call that waits */
 #define FIRST_CHECK (20 * VK_MS) /* real time after which a waiting process looks at the running one */
 #define ASLEEP VK_SECOND         /* see above */
+#define ASLEEP_CHECKS 25u        /* in that second: it may have passed while the real machine was paused */
 #define READS 256                /* of the clock, without another call: from here on reading it takes time */
 #define READ_PS 100000u
 #define VAIN_POLLS 64u /* see idle() */
@@ -161,7 +162,7 @@ static int all_asleep(uint32_t pid)
 
 /* A waiting process's last view of the running one. */
 struct watch {
-    uint32_t member, calls;
+    uint32_t member, calls, checks;
     uint64_t since;
 };
 
@@ -181,8 +182,8 @@ static void watch_running(struct sim_world *w, struct watch *seen)
     }
     /* Any call, or any thread that runs, starts the second anew. */
     if (seen->member != member || seen->calls != calls || !all_asleep(m->pid))
-        *seen = (struct watch){member, calls, now};
-    else if (now - seen->since > ASLEEP)
+        *seen = (struct watch){member, calls, 0, now};
+    else if (++seen->checks >= ASLEEP_CHECKS && now - seen->since > ASLEEP)
         sim_step_out(w, member, SIM_OUTSIDE);
 }
 
@@ -194,7 +195,7 @@ static int wait_turn(struct sim_view *v, uint64_t most)
         most = VK_SECOND; /* the process exits: its last frames may be out of turn */
     struct sim_world *w = v->world;
     struct sim_member *me = v->me;
-    struct watch seen = {SIM_NONE, 0, 0};
+    struct watch seen = {.member = SIM_NONE};
     uint64_t end = most == BLANK ? BLANK : sim_real_ns() + most, slice = FIRST_CHECK;
     while (me->state != SIM_RUNNING) {
         uint32_t turn = me->turn;
