@@ -153,7 +153,10 @@ void msg_retire(msg_world *w, int context, int n)
 static int finish_recv(msg_world *w, msg_request *r, msg_status *status)
 {
     msg_status own;
+    if (!w->threads) /* as in msg_wait */
+        w->enough = &r->complete;
     int code = msg_wait_until(w, msg_is_complete, r, MSG_FOREVER);
+    w->enough = NULL;
     if (code == MSG_ERR_PROCESS)
         return code;
     if (code != MSG_SUCCESS && (r->flags & MSG_ON_POSTED)) {

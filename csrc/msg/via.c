@@ -14,7 +14,7 @@
  *      RDMA slot      free_rdma  --start_rdma------------post--> on its VI (n_outstanding) --VipSendDone--> reported to
  *                                                        its request (send_done), now or later (unreported) -->
  *                                                        free_rdma
- *      receive slot   on its VI, except while receive() handles it
+ *      receive slot   on its VI, except while receive() handles it; one may then be `late` (give_back_later)
  *
  * Sends complete without a queue entry. So ranks with outstanding sends are on the list `unsettled`, which progress
  * scans. The list also holds ranks with owed credits for which no buffer was free.
@@ -27,6 +27,7 @@
  */
 #include "msg/via.h"
 #include "base/plural.h"
+#include "base/virtual.h"
 
 #include <stdlib.h>
 
@@ -126,6 +127,16 @@ static void take_back_buffers(struct vc_world *v)
         }
 }
 
+static void post_late(struct vc_world *v);
+
+/* The packet is on its way. Meanwhile this posts the receive that was put off. */
+static inline int after_post(struct peers_pair *rank)
+{
+    if (vc_of(rank->port->owner)->late)
+        post_late(vc_of(rank->port->owner));
+    return vk_unlikely(peer_of(rank)->gone) ? -1 : 0;
+}
+
 /* Posts the slot. On a lossless link the send is usually complete when the call returns. It is reaped at once, so
  * that its buffer is reused while it is in the cache. The reaped send is the oldest complete one, not necessarily
  * this one. Returns 0, or -1: the rank is gone, possibly detected by the report of an earlier descriptor. */
@@ -140,14 +151,14 @@ static inline int post(struct peers_pair *rank, struct peers_slot *slot)
         VIP_RETURN code = VipSendDone(rank->vi, &d);
         if (vk_likely(code == VIP_SUCCESS)) {
             send_done((struct peers_slot *)(void *)d, false);
-            return vk_unlikely(peer_of(rank)->gone) ? -1 : 0;
+            return after_post(rank);
         }
         if (code == VIP_DESCRIPTOR_ERROR && d)
             send_done((struct peers_slot *)(void *)d, true);
     }
     if (rank->n_outstanding)
         peers_unsettle(rank);
-    return vk_unlikely(peer_of(rank)->gone) ? -1 : 0;
+    return after_post(rank);
 }
 
 /* ---------------------------------------------------------------- outgoing packets */
@@ -261,6 +272,28 @@ static inline void give_back(struct peers_pair *rank, struct peers_slot *slot, u
         peers_unsettle(rank);
 }
 
+static void post_late(struct vc_world *v)
+{
+    struct peers_slot *slot = v->late;
+    v->late = NULL;
+    if (!peer_of(slot->pair)->gone)
+        give_back(slot->pair, slot, 1);
+}
+
+/* Puts off posting the receive until this rank has sent its reply, or makes progress: posting takes longer than the rest
+ * of a short receive. Its credit is owed only from then on. It is put off only if owing it now would not cause a packet,
+ * so the sender has as many credits as otherwise. */
+static inline void give_back_later(struct peers_pair *rank, struct peers_slot *slot)
+{
+    struct vc_world *v = vc_of(rank->port->owner);
+    if (v->late)
+        post_late(v);
+    if (vk_likely(rank->owed + 1 < rank->port->owed_most && !vk_time_is_virtual()))
+        v->late = slot;
+    else
+        give_back(rank, slot, 1);
+}
+
 /* Handles an entry of the completion queue: one receive of this VI is complete. The order matters. Credits on the
  * packet count before its delivery, because the delivery may cause a reply. Its buffer is posted again before it is
  * owed, because the sender may use the credit at once. */
@@ -290,9 +323,12 @@ static void receive(VIP_VI_HANDLE vi)
         return;
     }
     rank->credits += p->head.credits;
-    if (vk_likely(kind == MSG_PKT_EAGER))
+    if (vk_likely(kind == MSG_PKT_EAGER)) {
         msg_arrived(peer, p, slot->buf + sizeof p->head, len - sizeof p->head);
-    else if (kind != MSG_PKT_CREDIT)
+        give_back_later(rank, slot);
+        return;
+    }
+    if (kind != MSG_PKT_CREDIT)
         msg_arrived(peer, p, slot->buf + sizeof *p, len - sizeof *p);
     /* A CREDIT packet used none of the sender's credits, so none is owed for it. */
     give_back(rank, slot, kind != MSG_PKT_CREDIT);
@@ -321,6 +357,8 @@ static int settle(struct vc_world *v)
 static int progress(msg_world *w, const uint8_t *enough)
 {
     struct vc_world *v = vc_of(w);
+    if (v->late)
+        post_late(v);
     int n = vk_unlikely(peers_are_meeting(&v->net)) ? peers_meetings(&v->net, vc_met) + msg_check_doomed(w) : 0;
     for (int i = 0; i < 2; i++) {
         const struct peers_port *port = v->net.ports[i];

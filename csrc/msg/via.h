@@ -37,6 +37,7 @@ struct vc_rank {
 struct vc_world {
     struct peers net;
     struct peers_slot *unreported; /* by `next`: reaped, but completion not yet reported: RDMA, and failed sends */
+    struct peers_slot *late;       /* a receive slot whose packet was read, to be posted again; see receive() */
 };
 
 /* via_open.c */

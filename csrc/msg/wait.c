@@ -232,7 +232,10 @@ int msg_poll_for(msg_world *w, const msg_request *r)
 {
     int n = vk_time_is_virtual() || w->n_waiting || w->crowded || thread_serves(w) ? 0 : POLLS_AT_ONCE;
     for (int i = 0; i < n && !r->complete; i++) {
+        /* As in msg_wait. A thread that begins to wait polls by itself first. */
+        w->enough = w->n_waiting || w->has_thread ? NULL : &r->complete;
         msg_step(w);
+        w->enough = NULL;
         if (!r->complete)
             admit_threads(w);
     }

@@ -63,6 +63,7 @@
     X(arguments, 2, NULL, ON_ALL)                            \
     X(requests, 2, NULL, ON_ALL)                             \
     X(last_credit, 2, LAST_CREDIT, ON_ALL)                   \
+    X(late, 2, NULL, ON_VIA)                                 \
     X(contexts, 2, NULL, ON_ALL)                             \
     X(unexpected, 2, NULL, ON_ALL)                           \
     X(throttle, 3, TIGHT, ON_ALL)                            \

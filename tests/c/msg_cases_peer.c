@@ -45,6 +45,45 @@ void case_hosts_credits(msg_world **world, int rank, int n_ranks)
     }
 }
 
+/* A receive is posted again after the reply, or by the next progress. Until then its credit is not owed. It is posted at
+ * once if its credit makes a packet due. */
+void case_late(msg_world **world, int rank, int n_ranks)
+{
+    msg_world *w = *world;
+    struct vc_world *v = w->at;
+    struct peers_pair *pair = peers_pair_of(&v->net, !rank);
+    int word = 0;
+    (void)n_ranks;
+    for (int i = 0; i < 20; i++)
+        if (rank == 1) {
+            OK(msg_send(w, 1, &i, sizeof i, 0, 1, MSG_STANDARD));
+            OK(msg_recv(w, 1, &word, sizeof word, 0, 1, NULL));
+        } else {
+            OK(msg_recv(w, 1, &word, sizeof word, 1, 1, NULL));
+            CHECK(v->late && v->late->pair == pair);
+            CHECK_EQ(pair->owed, i % 2);
+            if (i % 2) {
+                OK(msg_progress(w) < 0);
+                CHECK(v->late == NULL);
+                CHECK_EQ(pair->owed, 2);
+            }
+            OK(msg_send(w, 1, &word, sizeof word, 1, 1, MSG_STANDARD));
+            CHECK(v->late == NULL);
+            CHECK_EQ(pair->owed, i % 2 ? 0 : 1);
+        }
+    for (uint32_t i = 0, n = pair->port->owed_most; i < n; i++)
+        if (rank == 1)
+            OK(msg_send(w, 1, &i, sizeof i, 0, 2, MSG_STANDARD));
+        else {
+            OK(msg_recv(w, 1, &word, sizeof word, 1, 2, NULL));
+            CHECK_EQ(v->late != NULL, i + 1 < n);
+        }
+    if (rank == 0) {
+        CHECK_EQ(pair->owed, 0);
+        CHECK_EQ(job_counter(w, MSG_COUNTER_credits_explicit), 1);
+    }
+}
+
 /* A message behind a write for which there are not enough descriptors at once. */
 void case_put_order(msg_world **world, int rank, int n_ranks)
 {
