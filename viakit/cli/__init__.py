@@ -73,9 +73,9 @@ def _known(error: Exception) -> Failure | None:
 class _Group(click.Group):
     """Command group that converts exceptions to messages and exit statuses."""
 
-    def invoke(self, ctx: click.Context) -> Any:
+    def invoke(self, ctx: click.Context) -> None:
         try:
-            return super().invoke(ctx)
+            super().invoke(ctx)
         except KeyboardInterrupt:
             click.echo("viakit: interrupted; all started processes have ended", err=True)
             ctx.exit(INTERRUPTED)
@@ -165,14 +165,19 @@ def _write_anything() -> None:
 
 def main() -> None:
     """Run the command. This is the entry point ``viakit``, and of ``python -m viakit``."""
-    _open_streams()
-    _write_anything()
-    # Clean up after SIGTERM, and after the terminal has closed, as after Ctrl-C.
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) == signal.SIG_DFL:
-            signal.signal(number, _interrupt)
-    # A shell ignores SIGINT for background processes. This is left unchanged.
     try:
-        cli.main(prog_name="viakit")
-    except KeyboardInterrupt:
-        raise SystemExit(INTERRUPTED) from None
+        _open_streams()
+        _write_anything()
+        # Clean up after SIGTERM, and after the terminal has closed, as after Ctrl-C.
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) == signal.SIG_DFL:
+                signal.signal(number, _interrupt)
+        # A shell ignores SIGINT for background processes. This is left unchanged.
+        # In its standalone mode click ends with status 1 if it is interrupted outside of _Group.invoke.
+        status = cli.main(prog_name="viakit", standalone_mode=False)
+    except (KeyboardInterrupt, click.Abort):
+        status = INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        status = error.exit_code
+    raise SystemExit(status)
