@@ -178,8 +178,8 @@ def test_interrupting_the_real_demo_leaves_nothing(tmp_path, moment):
     started.signal(signal.SIGINT, group=True)
     status, _, err = started.end()
     # Before code of viakit runs: Python has no handler of the signal yet, or is importing its own modules.
-    own = ("Could not import runpy module", "Failed to import the site module")
-    early = status == -signal.SIGINT or (status == 1 and any(text in err for text in own))
+    of_python = ("Could not import runpy module", "Fatal Python error: init_")
+    early = status == -signal.SIGINT or (status == 1 and err.startswith(of_python))
     assert status == 130 or early, err
     until(lambda: namespaces() <= spaces, "no network namespace is left")
 

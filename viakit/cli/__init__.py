@@ -19,7 +19,9 @@ import io
 import os
 import signal
 import sys
-from typing import Any, NoReturn
+import threading
+from types import FrameType
+from typing import NoReturn
 
 import click
 
@@ -40,7 +42,10 @@ from viakit.cli.tracing import trace
 from viakit.measure.ladder import SizeError
 from viakit.measure.result import ResultError
 
-__all__ = ["cli", "main"]
+__all__ = ["cli", "interrupt", "main"]
+
+_IGNORES = ("<frozen importlib._bootstrap>", "cb")  # file and name of importlib's callback
+_AGAIN_S = 0.01
 
 
 def _known(error: Exception) -> Failure | None:
@@ -70,6 +75,11 @@ def _known(error: Exception) -> Failure | None:
     return None
 
 
+def _say_interrupted(ctx: click.Context) -> NoReturn:
+    click.echo("viakit: interrupted; all started processes have ended", err=True)
+    ctx.exit(INTERRUPTED)
+
+
 class _Group(click.Group):
     """Command group that converts exceptions to messages and exit statuses."""
 
@@ -77,13 +87,14 @@ class _Group(click.Group):
         try:
             super().invoke(ctx)
         except KeyboardInterrupt:
-            click.echo("viakit: interrupted; all started processes have ended", err=True)
-            ctx.exit(INTERRUPTED)
+            _say_interrupted(ctx)
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
             raise
         except Exception as error:
             if os.environ.get("VIAKIT_DEBUG") == "1":
                 raise
+            if _is_interrupt(error):
+                _say_interrupted(ctx)
             known = _known(error)
             if known is None:
                 text = f"internal error: {type(error).__name__}: {error} (VIAKIT_DEBUG=1 shows the traceback)"
@@ -128,8 +139,23 @@ for _command in (
     cli.add_command(_command)
 
 
-def _interrupt(_number: int, _frame: Any) -> NoReturn:
+def interrupt(number: int, frame: FrameType | None) -> None:
+    """Handle a signal like Ctrl-C: raise KeyboardInterrupt, where Python does not ignore it.
+
+    importlib's callback at the end of an import is such a place. The signal is then sent again a moment later.
+    """
+    code = frame.f_code if frame is not None else None
+    if code is not None and (code.co_filename, code.co_name) == _IGNORES:
+        threading.Timer(_AGAIN_S, os.kill, (os.getpid(), number)).start()
+        return
     raise KeyboardInterrupt
+
+
+def _is_interrupt(error: BaseException | None) -> bool:
+    """Return whether an interrupt is the cause: a descriptor's ``__set_name__`` makes a RuntimeError of one."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__
+    return error is not None
 
 
 def _open_streams() -> None:
@@ -164,14 +190,14 @@ def _write_anything() -> None:
 
 
 def main() -> None:
-    """Run the command. This is the entry point ``viakit``, and of ``python -m viakit``."""
+    """Run the command: see :mod:`viakit.__main__`."""
     try:
         _open_streams()
         _write_anything()
         # Clean up after SIGTERM, and after the terminal has closed, as after Ctrl-C.
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) == signal.SIG_DFL:
-                signal.signal(number, _interrupt)
+                signal.signal(number, interrupt)
         # A shell ignores SIGINT for background processes. This is left unchanged.
         # In its standalone mode click ends with status 1 if it is interrupted outside of _Group.invoke.
         status = cli.main(prog_name="viakit", standalone_mode=False)
