@@ -75,7 +75,8 @@ typedef struct {
     viakit_form form;      /* eth only */
     VIP_UINT32 mtu;        /* eth, udp: bytes of a frame after the Ethernet header; at most the interface's */
     VIP_UINT32 ring_slots; /* minimum size of the receive ring, frames or super-frames */
-    VIP_UINT32 window;     /* link sends (frames or super-frames) that a reliable VI may have unacknowledged */
+    VIP_UINT32 window;     /* link sends (frames or super-frames) that a reliable VI may have unacknowledged; 0: 64, and
+                          more over a long wire */
     VIP_UINT32 rto_us; /* retransmission time-out until the round trip has been measured, doubles up to half a second */
     VIP_UINT32 max_retries;  /* retransmissions without a reply before the connection is lost */
     VIP_UINT32 ack_delay_us; /* an acknowledgement waits at most so long to be piggybacked on a frame */

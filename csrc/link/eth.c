@@ -518,6 +518,7 @@ static int eth_open(struct link_client *client, const char *device, const viakit
                                    .ring_slots = link->supers.memory && link->supers.n_slots < link->frames.n_slots
                                                      ? link->supers.n_slots
                                                      : link->frames.n_slots,
+                                   .frame_slots = link->super_frames ? 0 : link->frames.n_slots,
                                    .checksum = 1,
                                    .data_fd = -1, /* see eth_watch() */
                                    .control_fd = -1};

@@ -87,6 +87,7 @@ struct link_limits {
     uint32_t max_batch; /* the most frames of equal length that send accepts as one super-frame (1: no super-frames) */
     uint32_t short_below; /* send_short accepts messages of fewer bytes (0: the link has no such operation) */
     uint32_t ring_slots;  /* frames (or super-frames) that a receiver can hold before it loses some */
+    uint32_t frame_slots; /* the same if this NIC sends no super-frames (0: ring_slots) */
     uint32_t max_window;  /* the most link sends in flight that a receiver like this one holds (0: no limit) */
     int checksum;         /* frames need a checksum */
     int no_thread;        /* the NIC has no thread, because one would disturb the order of virtual time */

@@ -22,8 +22,9 @@
 #define VIA_FAILED_PEERS 16     /* peers to which the link failed since the timers last ran */
 #define VIA_CONN_HASHES 256     /* a power of two */
 #define VIA_MAX_CONNS 1024      /* answered connection requests that a NIC remembers */
-#define VIA_FLIGHT 256          /* unacknowledged link sends per VI, at most; a power of two */
-#define VIA_MAX_AHEAD 16384     /* the furthest that a sender can be ahead: VIA_FLIGHT link sends of VIA_BATCH frames */
+#define VIA_FLIGHT 1024         /* unacknowledged link sends per VI, at most; a power of two */
+#define VIA_WINDOW 255          /* the largest window that a program may request, link sends */
+#define VIA_MAX_AHEAD 16384     /* the furthest that a sender can be ahead: VIA_WINDOW link sends of VIA_BATCH frames */
 #define VIA_REORDER_FRAMES 4032 /* a receiver keeps no frame further ahead of the expected one */
 #define VIA_RDMA_READ_LEVELS (VIP_SERVICE_RELIABLE_DELIVERY | VIP_SERVICE_RELIABLE_RECEPTION)
 #define VIA_ALL_LEVELS (VIP_SERVICE_UNRELIABLE | VIP_SERVICE_RELIABLE_DELIVERY | VIP_SERVICE_RELIABLE_RECEPTION)

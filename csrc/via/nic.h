@@ -52,8 +52,10 @@ struct via_nic {
     int checksum_verified;  /* ... of the header alone, while the link has verified the rest */
     uint64_t whole_message; /* first word of a frame that is a whole message for this NIC, without length and VI */
     viakit_nic_options options;
-    char device[64]; /* the device */
-    char name[64];   /* the name that the program passed to VipOpenNic */
+    uint32_t long_window;    /* how far a VI's window may grow over a long wire, link sends; at least options.window */
+    uint8_t window_may_grow; /* the program has not requested a window */
+    char device[64];         /* the device */
+    char name[64];           /* the name that the program passed to VipOpenNic */
 
     struct via_vi **vi_by_number; /* [VIA_MAX_VI] */
     uint32_t next_vi_number, n_vis, n_cqs;

@@ -22,6 +22,7 @@ struct via_nic;
 /* The measured round trip of a connection (rtt.c), ns. One frame at a time is timed. */
 struct via_rtt {
     uint64_t smoothed, variation; /* RFC 6298's SRTT and RTTVAR; smoothed 0: nothing measured yet */
+    uint64_t least;               /* the shortest sample, or that of the handshake; 0: none yet */
     uint64_t handshake;           /* the round trip of the handshake, used until the first sample; 0: unknown */
     uint64_t begun_at, next_at;   /* when the timed frame was sent; no other frame is timed before next_at */
     uint32_t psn;                 /* the number after the timed frame's */
@@ -72,13 +73,14 @@ struct via_vi {
     uint32_t una_psn;                /* oldest unacknowledged */
     uint32_t tx_psn;                 /* next to hand to the link; set back to retransmit */
     uint32_t high_psn;               /* after the last one ever handed to the link */
-    uint32_t flight_end[VIA_FLIGHT]; /* psn after the last frame of each link send in flight */
+    uint16_t flight_end[VIA_FLIGHT]; /* psn after the last frame of each link send in flight, its lower half */
     uint32_t flight_head, flight_tail;
     uint32_t flight_seen; /* sends before it have arrived, except for single frames: the window no longer counts them */
     uint32_t window;      /* congestion window, link sends */
     uint32_t threshold;   /* below it the window doubles per round trip */
     uint32_t undo_window; /* the window before the last loss */
     uint32_t window_credit;     /* acknowledged sends since the window last grew */
+    uint8_t long_trip;          /* the window may exceed that of the options, up to the NIC's long_window */
     uint32_t lost_frames;       /* single frames lost that have not yet reduced the window */
     uint32_t recover_psn;       /* until this is acknowledged, further bursts of losses do not halve the window again */
     struct via_resent *resent;  /* frames that were retransmitted one by one (retransmit.c); NULL: none lately */

@@ -494,6 +494,8 @@ static void no_peer_b(side *s)
     X(delayed, 0, NULL)                          \
     X(slow, 0, NULL)                             \
     X(slower, 0, NULL)                           \
+    X(far, 0, NULL)                              \
+    X(far_limited, 0, far_window)                \
     X(stalled, 0, NULL)                          \
     X(partition_heals, 0, NULL)                  \
     X(cut_by_count, 0, NULL)                     \

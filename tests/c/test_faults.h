@@ -113,5 +113,10 @@ void slow_a(side *s);
 void slow_b(side *s);
 void slower_a(side *s);
 void slower_b(side *s);
+void far_window(viakit_nic_options *o); /* a window of few sends, requested by the program */
+void far_a(side *s);
+void far_b(side *s);
+void far_limited_a(side *s);
+void far_limited_b(side *s);
 
 #endif

@@ -56,6 +56,7 @@ int main(void)
     handshake(vi);
 
     /* the first sample, and then always the same: SRTT is that, and there is no variation left */
+    CHECK_EQ(vi->rtt.least, 50 * VK_US); /* of the handshakes */
     via_rtt_sample(vi, 8 * VK_MS);
     CHECK_EQ(vi->rtt.smoothed, 8 * VK_MS);
     CHECK_EQ(vi->rtt.variation, 4 * VK_MS);

@@ -83,6 +83,13 @@ void via_reliable_timers(struct via_nic *nic);
 /* Restarts the time-out: the oldest frames in flight wait from now on. */
 void via_arm_rto(struct via_vi *vi);
 void via_shrink_window(struct via_vi *vi, uint32_t to);
+/* How far the last frame of a link send in flight is beyond psn; 0 or less: all its frames are before psn. Half of a
+ * number suffices, because the frames in flight are fewer than VIA_MAX_AHEAD. (Behind a send that failed they are
+ * further apart, but then the connection ends.) */
+static inline int32_t via_flight_ahead(const struct via_vi *vi, uint32_t send, uint32_t psn)
+{
+    return (int16_t)(uint16_t)(vi->flight_end[send & (VIA_FLIGHT - 1)] - (uint16_t)psn);
+}
 /* Marks the frames before psn as not to be handed to the link (again). */
 void via_skip_to(struct via_vi *vi, uint32_t psn);
 /* Releases all that a connection kept about frames, when it has ended. */

@@ -24,6 +24,14 @@
  * - A time-out closes it; it then doubles per round trip up to half its former size.
  * - A time-out that was too early (an acknowledgement arrives for frames not yet sent again) is undone.
  *
+ * The usual window suffices for the short round trips of one switch, and its frames stay in the caches. Over a long
+ * wire most frames in flight are on the wire and not in the receiver's ring. So the window may grow up to
+ * nic->long_window if no round trip was ever shorter than LONG_TRIP. That of the handshake counts too, because it waits
+ * behind no data. The window doubles per round trip, as long as the program fills it, until the first loss. Afterwards
+ * it grows by one per millisecond instead of per round trip: otherwise random losses would keep it as small as over a
+ * short wire (the idea of Caini and Firrincieli's TCP Hybla, without its square). A connection whose wire becomes
+ * longer later keeps the usual window.
+ *
  * If no reply follows a send, the sender first sends two tail probes: the last frame again, which makes the receiver
  * report what it has (rtt.c has the times). Then time-outs follow, and after max_retries of these the peer counts as
  * failed.
@@ -44,6 +52,8 @@
 
 #define RTO_LONGEST (500 * VK_MS)
 #define TAIL_PROBES 2
+#define LONG_TRIP (2 * VK_MS) /* a busy peer is slow at times, and not always */
+#define GROWTH_MOST 32
 #define BACKOFF_MOST 10 /* doublings: any probe is then later than the longest time-out */
 
 /* The number after the work's last frame. */
@@ -119,18 +129,50 @@ void via_complete_sends(struct via_vi *vi)
         vi->una_psn = vi->tx_psn; /* everything is done: no acknowledgement follows, and nothing is outstanding */
 }
 
+/* The size up to which the window may grow. */
+static uint32_t window_most(const struct via_vi *vi)
+{
+    return vi->long_trip ? vi->nic->long_window : vi->nic->options.window;
+}
+
+/* Lets the window exceed the usual size over a long wire. The threshold of a connection that has lost nothing is still
+ * the usual window. */
+static void note_long_trip(struct via_vi *vi)
+{
+    uint32_t usual = vi->nic->options.window;
+    if (vi->window < usual || vi->nic->long_window == usual || vi->rtt.least < LONG_TRIP)
+        return;
+    vi->long_trip = 1;
+    if (vi->threshold == usual)
+        vi->threshold = vi->nic->long_window;
+}
+
+/* Link sends by which the window grows per round trip. */
+static uint32_t growth(const struct via_vi *vi)
+{
+    uint64_t trips = vi->rtt.least / VK_MS;
+    if (!vi->long_trip)
+        return 1;
+    return trips < GROWTH_MOST ? (uint32_t)trips : GROWTH_MOST;
+}
+
 /* Grows the window after n more sends were acknowledged. Below the threshold each grows it by one (slow start), above
  * it a whole window of them does (congestion avoidance): additive increase, as in TCP (RFC 5681), counted in link
- * sends. */
-static void open_window(struct via_vi *vi, uint32_t n)
+ * sends. used: the sends that were in flight. A window that the program does not fill stays at its usual size: nothing
+ * would show whether the receiver can take more. */
+static void open_window(struct via_vi *vi, uint32_t n, uint32_t used)
 {
-    uint32_t most = vi->nic->options.window;
+    if (vk_unlikely(!vi->long_trip))
+        note_long_trip(vi);
+    uint32_t most = window_most(vi);
+    if (vi->window >= vi->nic->options.window && used < vi->window / 2)
+        return;
     vi->window_credit += n;
     if (vi->window < vi->threshold) /* back to half the size at the loss: doubles per round trip */
         vi->window = vi->window + n < vi->threshold ? vi->window + n : vi->threshold;
     else if (vi->window < most && vi->window_credit >= vi->window) {
         vi->window_credit = 0;
-        vi->window++;
+        vi->window = vi->window + growth(vi) < most ? vi->window + growth(vi) : most;
     }
 }
 
@@ -166,13 +208,13 @@ void via_acknowledged(struct via_vi *vi, uint32_t ack)
     vi->rtt.tail_probes = 0;
     if (vi->rtt.backoff == 0) /* else the back-off stays until the next sample (rtt.c) */
         vi->rto = via_rtt_timeout(vi);
-    uint32_t head = vi->flight_head;
-    while (vi->flight_head != vi->flight_tail && !wire_before(ack, vi->flight_end[vi->flight_head & (VIA_FLIGHT - 1)]))
+    uint32_t head = vi->flight_head, used = vi->flight_tail - vi->flight_seen;
+    while (vi->flight_head != vi->flight_tail && via_flight_ahead(vi, vi->flight_head, ack) <= 0)
         vi->flight_head++;
     /* flight_head <= flight_seen <= flight_tail, always. */
     if ((int32_t)(vi->flight_seen - vi->flight_head) < 0)
         vi->flight_seen = vi->flight_head;
-    open_window(vi, vi->flight_head - head);
+    open_window(vi, vi->flight_head - head, used);
     if (wire_before(vi->tx_psn, ack)) { /* it was sending again what had arrived: the time-out was too early */
         if (vi->undo_window > vi->window)
             vi->window = vi->threshold = vi->undo_window;
@@ -201,7 +243,7 @@ static void go_back(struct via_vi *vi, int timed_out)
     vi->rtt.timing = 0;
     via_retransmit_forget(vi);
     vi->undo_window = vi->window;
-    uint32_t most = vi->nic->options.window;
+    uint32_t most = window_most(vi);
     vi->threshold = vi->window / 2 > 4 ? vi->window / 2 : 4;
     if (vi->threshold > most)
         vi->threshold = most;

@@ -90,11 +90,12 @@ static void charge_window(struct via_vi *vi, uint32_t n, uint32_t per_send)
  * They make room in the window for others. Stops before more frames would be outstanding than the receiver can keep. */
 static void see_flight(struct via_vi *vi, uint32_t top)
 {
-    uint32_t window = vi->nic->options.window, batch = vi->nic->limits.max_batch, ahead = window * batch;
+    uint32_t usual = vi->nic->options.window, window = vi->window > usual ? vi->window : usual;
+    uint32_t ahead = window * vi->nic->limits.max_batch;
     uint32_t most = ahead < VIA_REORDER_FRAMES ? VIA_REORDER_FRAMES - ahead : 0;
     while (vi->flight_seen != vi->flight_tail && vi->flight_seen - vi->flight_head < VIA_FLIGHT - 1 - window) {
-        uint32_t end = vi->flight_end[vi->flight_seen & (VIA_FLIGHT - 1)];
-        if (wire_before(top, end) || end - vi->una_psn > most)
+        if (via_flight_ahead(vi, vi->flight_seen, top) > 0 ||
+            via_flight_ahead(vi, vi->flight_seen, vi->una_psn) > (int32_t)most)
             return;
         vi->flight_seen++;
     }

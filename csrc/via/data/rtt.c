@@ -42,6 +42,12 @@ void via_rtt_reset(struct via_vi *vi)
     vi->rtt = (struct via_rtt){0};
 }
 
+static void note_least(struct via_rtt *r, uint64_t ns)
+{
+    if (r->least == 0 || ns < r->least)
+        r->least = ns;
+}
+
 /* One frame at a time. The caller has sent it for the first time. */
 void via_rtt_begin(struct via_vi *vi)
 {
@@ -73,6 +79,7 @@ void via_rtt_sample(struct via_vi *vi, uint64_t ns)
 {
     struct via_rtt *r = &vi->rtt;
     r->backoff = 0;
+    note_least(r, ns ? ns : 1);
     if (r->smoothed == 0) {
         r->smoothed = ns ? ns : 1;
         r->variation = ns / 2;
@@ -93,8 +100,10 @@ void via_rtt_confirmed(struct via_vi *vi, uint64_t ns)
 {
     struct via_rtt *r = &vi->rtt;
     vi->confirmed = 1;
-    if (ns)
+    if (ns) {
         r->handshake = ns;
+        note_least(r, ns);
+    }
     if (r->smoothed || vi->retries)
         return;
     vi->rto = via_rtt_timeout(vi);

@@ -265,7 +265,7 @@ static inline void note_in_flight(struct via_vi *vi, int again)
 {
     if (vi->lossless || !vi->reliable)
         return;
-    vi->flight_end[vi->flight_tail++ & (VIA_FLIGHT - 1)] = vi->tx_psn;
+    vi->flight_end[vi->flight_tail++ & (VIA_FLIGHT - 1)] = (uint16_t)vi->tx_psn;
     if (vi->rto_deadline == VK_NEVER)
         via_arm_rto(vi);
     if (!again && !vi->rtt.timing && vi->nic->now >= vi->rtt.next_at)

@@ -67,12 +67,14 @@ __attribute__((constructor)) static void begin(void)
 /* Fill in defaults and limit values that would not work. A program may have been compiled with an older viakit.h, whose
  * struct is shorter: `size` gives its length, and the missing fields get their defaults. A field of 0 also means the
  * default. */
-static void settle_options(viakit_nic_options *to, const viakit_nic_options *from)
+static void settle_options(struct via_nic *nic, const viakit_nic_options *from)
 {
+    viakit_nic_options *to = &nic->options;
     memset(to, 0, sizeof *to);
     if (from)
         memcpy(to, from, from->size && from->size < sizeof *to ? from->size : sizeof *to);
     to->size = sizeof *to;
+    nic->window_may_grow = to->window == 0;
 #define DEFAULT(field, value) to->field = to->field ? to->field : (value)
     DEFAULT(window, 64);
     DEFAULT(rto_us, 10000);   /* a busy machine may delay a process by some milliseconds, which is no loss */
@@ -85,9 +87,22 @@ static void settle_options(viakit_nic_options *to, const viakit_nic_options *fro
         to->takeover_us = VIA_TAKEOVER_LEAST_US;
     if (to->takeover_us > VIA_TAKEOVER_MOST_US)
         to->takeover_us = VIA_TAKEOVER_MOST_US;
-    /* flight_end[] is a ring of VIA_FLIGHT entries, and a full ring must not look empty (reliable.c). */
-    if (to->window > VIA_FLIGHT - 1)
-        to->window = VIA_FLIGHT - 1;
+    if (to->window > VIA_WINDOW)
+        to->window = VIA_WINDOW;
+}
+
+/* Sets how far the window of a VI may grow over a long wire (reliable.c). The peer's ring is taken to be as large as
+ * this NIC's, and a quarter of it stays free for other peers. flight_end[] must have space for the sends that have
+ * arrived behind a gap, and the peer must be able to keep the frames of two windows out of order. A window that the
+ * program or the link has limited does not grow. */
+static void settle_long_window(struct via_nic *nic)
+{
+    const struct link_limits *l = &nic->limits;
+    uint32_t most = l->frame_slots ? l->frame_slots : l->ring_slots, kept = VIA_REORDER_FRAMES / 2 / l->max_batch;
+    most = most < VIA_FLIGHT ? most * 3 / 4 : VIA_FLIGHT * 3 / 4;
+    most = most < kept ? most : kept;
+    int grows = nic->window_may_grow && l->max_window == 0 && most > nic->options.window;
+    nic->long_window = grows ? most : nic->options.window;
 }
 
 /* The installed watch (observer.h), or NULL. */
@@ -175,6 +190,7 @@ static VIP_RETURN set_up(struct via_nic *nic, const char *rest)
         nic->limits.max_batch = VIA_BATCH;
     if (nic->limits.max_window && nic->options.window > nic->limits.max_window)
         nic->options.window = nic->limits.max_window;
+    settle_long_window(nic);
     error = via_mem_init(nic);
     if (error == 0) {
         error = via_engine_start(nic);
@@ -240,7 +256,7 @@ VIP_RETURN viakit_open_nic(const char *device, const viakit_nic_options *options
     vk_store_relaxed(&nic->pid, via_process_id);
     strcpy(nic->device, real);
     snprintf(nic->name, sizeof nic->name, "%s", device);
-    settle_options(&nic->options, options);
+    settle_options(nic, options);
     via_own_init(&nic->own);
     code = set_up(nic, rest);
     if (code) {

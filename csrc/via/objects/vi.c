@@ -151,6 +151,7 @@ void via_vi_reset(struct via_vi *vi)
     vi->flight_head = vi->flight_seen = vi->flight_tail = first;
     vi->window = vi->threshold = vi->undo_window = vi->nic->options.window;
     vi->window_credit = 0;
+    vi->long_trip = 0;
     vi->lost_frames = 0;
     via_rtt_reset(vi);
     vi->rto = via_rtt_timeout(vi);
