@@ -18,13 +18,13 @@ import time
 from typing import Any
 
 from viakit.measure.endpoints import MeasureError
+from viakit.measure.foreign import NETPIPE_TRIALS as TRIALS
 from viakit.measure.foreign import netpipe_points
 from viakit.measure.sides import Side, interface_facts
 
 __all__ = ["NetpipeSide"]
 
 PROGRAM = "NPtcp"
-TRIALS = 7  # that NPtcp makes of each size, and of which it reports the best
 _FIRST_PORT, _N_PORTS = 20000, 12000  # below the ports that the kernel gives to connections
 _LISTENING = "0A"  # the state of a socket in /proc/net/tcp
 

@@ -33,6 +33,7 @@ from viakit.measure import ladder, sockbuf, stats
 from viakit.measure import pair as pairs
 from viakit.measure.endpoints import MeasureError
 from viakit.measure.environment import of_machines
+from viakit.measure.foreign import best_of_trials
 from viakit.measure.plan import (
     FLOOR_NBYTES,
     ONE_WAY,
@@ -109,6 +110,7 @@ class Point(Bursts):
         self.messages = self.lost = 0
         self.alone: list[float] = []  # overlap: medians of the bursts' times without computing
         self.touch_s: float | None = None
+        self.bests: list[float] | None = None  # beside NetPIPE: of each burst the best time, as NetPIPE reports it
 
     def take(self, samples: Any, number: int) -> None:
         """Add a run of a :class:`viakit.measure.pair.Pair`."""
@@ -118,6 +120,8 @@ class Point(Bursts):
         self.counters.update({key: int(value) for key, value in counters.items()})
         self.lost += int(samples.lost)
         self.touch_s = samples.touch_s
+        if self.bests is not None:
+            self.bests.append(best_of_trials(samples.one_way_s))
         if getattr(samples, "alone_s", None) is not None:
             self.alone.append(float(np.median(samples.alone_s)))
 
@@ -136,6 +140,7 @@ class Point(Bursts):
             "bandwidth_Bps": factor * self.nbytes / max(times["one_way_s"]["median"], 1e-12),
             "counters": {**dict(sorted(self.counters.items())), "messages": self.messages},
             **({"lost": self.lost} if self.lost else {}),
+            **({"bursts_best_s": list(self.bests)} if self.bests else {}),
             **({"touch_s": self.touch_s} if self.touch_s is not None else {}),
             **(self._overlap() if self.alone else {}),
         }
@@ -293,6 +298,9 @@ class _Run:
         """Measure in rounds until every size is finished or the time is over."""
         sizes = {one: (FLOOR_NBYTES,) if one.is_floor else self.config.sizes for one in self.series}
         self.points = [_Point(one, nbytes) for one, its in sizes.items() for nbytes in its]
+        if any(one.name == "netpipe:tcp" for one in self.series):
+            for point in self.points:
+                point.bests = [] if point.series.name == "tcp" else None
         self.turns.clock.restart()
         longest = LONGEST_BURST_S if self.in_turns else STREAM_BURST_S
         share = self.config.seconds / max(len(self.points), 1) / MIN_ROUNDS
