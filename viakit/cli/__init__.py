@@ -75,7 +75,7 @@ def _known(error: Exception) -> Failure | None:
     return None
 
 
-def _say_interrupted(ctx: click.Context) -> NoReturn:
+def _report_interrupt(ctx: click.Context) -> NoReturn:
     click.echo("viakit: interrupted; all started processes have ended", err=True)
     ctx.exit(INTERRUPTED)
 
@@ -87,14 +87,14 @@ class _Group(click.Group):
         try:
             super().invoke(ctx)
         except KeyboardInterrupt:
-            _say_interrupted(ctx)
+            _report_interrupt(ctx)
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
             raise
         except Exception as error:
             if os.environ.get("VIAKIT_DEBUG") == "1":
                 raise
             if _is_interrupt(error):
-                _say_interrupted(ctx)
+                _report_interrupt(ctx)
             known = _known(error)
             if known is None:
                 text = f"internal error: {type(error).__name__}: {error} (VIAKIT_DEBUG=1 shows the traceback)"
