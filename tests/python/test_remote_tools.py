@@ -226,6 +226,16 @@ def test_folders_on_a_machine_are_removed_with_the_connection(hosts):
     waiting.until(lambda: not folder.exists(), limit_s=LIMIT_S)
 
 
+@pytest.fixture
+def host_name_of_its_own(hosts):
+    """Give h0 a name that no host of another test has, because agents clean up for all hosts of their host's name."""
+    rename = [sys.executable, "-c", "import socket, sys; socket.sethostname(sys.argv[1])"]
+    assert hosts.hosts[0].run([*rename, f"h0-{os.getpid()}"], timeout=LIMIT_S).returncode == 0
+    yield
+    assert hosts.hosts[0].run([*rename, "h0"], timeout=LIMIT_S).returncode == 0
+
+
+@pytest.mark.usefixtures("host_name_of_its_own")
 def test_the_next_agent_removes_the_folders_of_one_that_was_killed(hosts):
     """It leaves those of agents that run, and those of other hosts."""
     with Remote("ssh:h0") as running:
