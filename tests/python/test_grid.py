@@ -69,15 +69,19 @@ def test_socket_buffers_of_the_message_engine_are_those_of_its_policy():
         Pair("msg-via", sockbuf=131072)
 
 
+def swept(*words) -> str:
+    """Run a sweep without disturbance, and return its output."""
+    done = click.testing.CliRunner().invoke(cli, [*map(str, words), "--perturb", "0"], prog_name="viakit")
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
 def test_one_table_for_all_wires_and_buffers(tmp_path):
     needs.hosts().close()
     out = tmp_path / "grid.json"
     words = ["sweep", "tcp", "via-eth", "--mtu", "1500,9000", "--sockbuf", "64K,256K", "--sizes", "64,256K"]
-    done = click.testing.CliRunner().invoke(
-        cli, [*words, "--seconds", "2", "--perturb", "0", "--json", str(out)], prog_name="viakit"
-    )
-    assert done.exit_code == 0, done.output
-    assert done.output.count("by size of the socket buffers") == 1
+    output = swept(*words, "--seconds", "2", "--json", out)
+    assert output.count("by size of the socket buffers") == 1
     document = json.loads(out.read_text())
     result.validate(document)
     cells = {(one["protocol"], one["mtu"], one.get("sockbuf")) for one in document["series"]}
@@ -99,12 +103,9 @@ def test_a_table_of_delays(tmp_path):
     needs.hosts().close()
     out = tmp_path / "grid.json"
     words = ["sweep", "tcp", "via-eth", "--delay", "0,2ms", "--wait", "block", "--sizes", "8,64"]
-    done = click.testing.CliRunner().invoke(
-        cli, [*words, "--seconds", "1", "--perturb", "0", "--json", str(out)], prog_name="viakit"
-    )
-    assert done.exit_code == 0, done.output
-    assert "by delay" in done.output
-    assert "delay=" not in done.output  # the rows have it
+    output = swept(*words, "--seconds", "1", "--json", out)
+    assert "by delay" in output
+    assert "delay=" not in output  # the rows have it
     document = json.loads(out.read_text())
     result.validate(document)
     found = {(one["protocol"], one["delay_s"], one["wire"]): one for one in document["series"]}
