@@ -30,6 +30,32 @@ def test_protocol_mpi_is_that_mpis_launcher(script, flavour):
     assert sorted(line for line in done.stdout.splitlines() if "/" in line) == expected
 
 
+@pytest.mark.parametrize("started", [None, "2"], ids=["by nobody", "by srun without PMI"])
+@pytest.mark.parametrize("flavour", mpi.FLAVOURS)
+def test_a_rank_that_mpi_did_not_start_leaves_no_file(script, flavour, started):
+    """Open MPI leaves its file in /dev/shm to a launcher."""
+    library = needs.mpi_library(f"mpi:{flavour}")
+    text = """
+        import os, sys
+        import viakit
+        try:
+            viakit.world()
+        finally:
+            maps = [line.split(maxsplit=5)[5] for line in open("/proc/self/maps") if " /dev/shm/" in line]
+            print(*{path.strip() for path in maps})
+    """
+    environment = {**os.environ, "VIAKIT_PROTOCOL": "mpi", "MPI4PY_LIBMPI": library.libmpi}
+    if started:
+        environment |= {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": started, "SLURM_STEP_ID": "0", "SLURM_JOB_ID": "1"}
+    command = [sys.executable, script(text)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, env=environment)
+    assert done.returncode == (1 if started else 0), done.stderr
+    assert ("this MPI was not started by srun" in done.stderr) == bool(started)
+    assert not [file for file in done.stdout.split() if os.path.exists(file)]
+    if flavour == "openmpi":
+        assert done.stdout.split(), "Open MPI has mapped no file"
+
+
 @pytest.mark.parametrize("label", [False, True])
 @pytest.mark.parametrize("flavour", mpi.FLAVOURS)
 def test_protocol_mpi_keeps_lines_together(script, flavour, label):

@@ -18,6 +18,7 @@ from viakit.comm import errors
 from viakit.launch import detect
 from viakit.launch import mpi_library as mpi
 
+_SEGMENTS = ("/dev/shm/sm_segment.", "/dev/shm/vader_segment.")  # of Open MPI 5 and 4
 GRACE_S = 1.0  # A rank with a non-zero exit status waits this long for the other ranks before it aborts the job.
 
 
@@ -59,7 +60,11 @@ def load() -> Any:
         raise errors.error(
             "ERR_OTHER", f"protocol 'mpi' needs mpi4py and an MPI library; pip install 'viakit[mpich]' ({text})"
         ) from problem
+    if MPI.COMM_WORLD.size == 1:
+        atexit.register(_remove, _segments(), os.getpid())
     if MPI.COMM_WORLD.size != place.size and place.launcher == "srun":
+        if ours:
+            atexit.register(_finalize, MPI, os.getpid())
         raise errors.error(
             "ERR_OTHER",
             f"MPI has {MPI.COMM_WORLD.size} rank, srun has started {place.size}: this MPI was not started by srun; "
@@ -82,6 +87,27 @@ def _leave(mpi: Any, process: int) -> None:
                 stream.flush()
                 _until_read(stream.fileno())
         mpi.COMM_WORLD.Abort(1)
+
+
+def _finalize(mpi: Any, process: int) -> None:
+    """At exit: finalize MPI, as mpi4py does if its rc.finalize is not False."""
+    if os.getpid() == process and not mpi.Is_finalized():
+        mpi.Finalize()
+
+
+def _segments() -> list[str]:
+    """Return the files of Open MPI in /dev/shm that this process has mapped."""
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+        paths = ["".join(line.rstrip("\n").partition("/")[1:]) for line in maps]
+    return sorted({path for path in paths if path.startswith(_SEGMENTS)})
+
+
+def _remove(files: list[str], process: int) -> None:
+    """At exit: remove *files*. Open MPI leaves this to its launcher, and a rank that is alone may have none."""
+    if os.getpid() == process:
+        for file in files:
+            with contextlib.suppress(OSError):
+                os.unlink(file)
 
 
 def _until_read(fd: int, timeout_s: float = 1.0) -> None:
