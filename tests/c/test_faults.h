@@ -119,4 +119,9 @@ void far_b(side *s);
 void far_limited_a(side *s);
 void far_limited_b(side *s);
 
+/* faults_gap.c */
+void patient(viakit_nic_options *o); /* neither probes nor time-outs come before a second */
+void lost_twice_a(side *s);
+void lost_twice_b(side *s);
+
 #endif

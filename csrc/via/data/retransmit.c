@@ -6,11 +6,12 @@
  *        |gap|   held    |gap|   held  | not reported |
  *                                      ^ top
  *
- * A retransmitted frame may be lost again. Frames of one connection hardly overtake one another here. Therefore the
- * sender remembers for each retransmitted frame the value of `high` at that time. If the receiver holds a frame beyond
- * that point and still misses the retransmitted one, that one is lost again. Without such evidence no frame is
- * retransmitted twice, however many lists arrive. If no new frame follows that could give evidence, the tail probe
- * requests a report (reliable.c), and after it all retransmitted frames count as lost.
+ * A retransmitted frame may be lost again. Frames of one connection hardly overtake one another here. So it is lost if
+ * a frame sent later has arrived (the idea of RACK, RFC 8985, with an order instead of its times). The later frame is a
+ * new one or another retransmission. Therefore the sender remembers for each retransmitted frame the value of `high` at
+ * that time, and its number among all retransmissions. Without such evidence no frame is retransmitted twice, however
+ * many lists arrive. If no frame follows that could give evidence, the tail probe requests a report (reliable.c), and
+ * after it all retransmitted frames count as lost.
  *
  * The effect of a loss on the window: single frames are lost by chance and reduce the window by as much as was lost, no
  * more. (On a path that loses one frame in a hundred, the window settles near a hundred sends.) A run of lost frames
@@ -33,8 +34,14 @@
 #define BURST 4       /* this many frames in a row are not lost by chance */
 
 struct via_resent {
-    uint32_t psn;
-    uint32_t high; /* high_psn when it was retransmitted; psn itself: this entry is empty */
+    struct resent_frame {
+        uint32_t psn;
+        uint32_t high;  /* high_psn when it was retransmitted; psn itself: this entry is empty */
+        uint32_t order; /* its number among all retransmissions */
+    } frames[N_RESENT];
+    uint32_t log[N_RESENT]; /* psn of each retransmission, by its number */
+    uint32_t oldest, next;  /* numbers: the oldest whose arrival is not known, and the next to be used */
+    uint32_t arrived;       /* all retransmissions before this one have arrived, or are lost again */
 };
 
 void via_retransmit_forget(struct via_vi *vi)
@@ -44,23 +51,61 @@ void via_retransmit_forget(struct via_vi *vi)
 }
 
 /* The table has no chains: a later frame with the same index replaces the entry. */
-static struct via_resent *resent_entry(struct via_vi *vi, uint32_t psn)
+static struct resent_frame *resent_entry(struct via_vi *vi, uint32_t psn)
 {
-    return &vi->resent[psn & (N_RESENT - 1)];
+    return &vi->resent->frames[psn & (N_RESENT - 1)];
 }
 
-/* True if the frame was retransmitted and no frame sent after that has been reported as held. */
+/* True if the frame was retransmitted and no frame sent after that has been reported as arrived. */
 static int is_resent(struct via_vi *vi, uint32_t psn, uint32_t top)
 {
-    const struct via_resent *e = resent_entry(vi, psn);
-    return e->psn == psn && e->high != psn && !wire_before(e->high, top);
+    const struct resent_frame *e = resent_entry(vi, psn);
+    return e->psn == psn && e->high != psn && !wire_before(e->high, top) && !wire_before(e->order, vi->resent->arrived);
+}
+
+/* Notes that the frame is retransmitted. */
+static void note_resent(struct via_vi *vi, uint32_t psn)
+{
+    struct via_resent *r = vi->resent;
+    *resent_entry(vi, psn) = (struct resent_frame){psn, vi->high_psn, r->next};
+    r->log[r->next++ & (N_RESENT - 1)] = psn;
+    if (r->next - r->oldest > N_RESENT)
+        r->oldest++;
+}
+
+/* Notes which retransmissions have arrived, according to the list of gaps: those before ack, and those that it reports
+ * as held. The retransmissions are nearly in the order of the list, so the search continues where it was. */
+static void note_arrivals(struct via_vi *vi, uint32_t ack, const uint8_t *list, size_t len)
+{
+    struct via_resent *r = vi->resent;
+    struct wire_run run = {0, 0};
+    uint32_t begin = ack, end = ack; /* of the run that the search is at */
+    size_t at = 0;
+    for (uint32_t i = r->oldest; i != r->next; i++) {
+        uint32_t psn = r->log[i & (N_RESENT - 1)];
+        const struct resent_frame *e = resent_entry(vi, psn);
+        int superseded = e->psn != psn || e->order != i; /* retransmitted again */
+        if (!superseded && wire_before(psn, begin) && !wire_before(psn, ack))
+            begin = end = ack, at = 0;
+        while (!superseded && !wire_before(psn, end) && at < len) {
+            memcpy(&run, list + at, sizeof run);
+            begin = end;
+            end += (uint32_t)run.missing + run.held;
+            at += sizeof run;
+        }
+        int arrived = wire_before(psn, ack) || (wire_before(psn, end) && psn - begin >= run.missing);
+        if (!superseded && arrived && wire_before(r->arrived, i + 1))
+            r->arrived = i + 1;
+        if (i == r->oldest && (superseded || arrived))
+            r->oldest++;
+    }
 }
 
 /* True if the frame was retransmitted at least once. A second loss does not reduce the window, because the first one
  * did. */
 static int was_resent(struct via_vi *vi, uint32_t psn)
 {
-    const struct via_resent *e = resent_entry(vi, psn);
+    const struct resent_frame *e = resent_entry(vi, psn);
     return e->psn == psn && e->high != psn;
 }
 
@@ -121,7 +166,7 @@ static int retransmit_run(struct via_vi *vi, uint32_t psn, uint32_t end, uint32_
             if (sent <= 0)
                 return 0;
             for (int i = 0; i < sent; i++)
-                *resent_entry(vi, psn + (uint32_t)i) = (struct via_resent){psn + (uint32_t)i, vi->high_psn};
+                note_resent(vi, psn + (uint32_t)i);
             psn += (uint32_t)sent;
             --*sends;
         }
@@ -152,8 +197,9 @@ void via_retransmit_gaps(struct via_vi *vi, uint32_t ack, const uint8_t *list, s
     }
     if (ack != vi->una_psn)
         return; /* older than the last acknowledgement */
-    if (vi->resent == NULL && (vi->resent = calloc(N_RESENT, sizeof *vi->resent)) == NULL)
+    if (vi->resent == NULL && (vi->resent = calloc(1, sizeof *vi->resent)) == NULL)
         return; /* the time-out recovers */
+    note_arrivals(vi, ack, list, len);
     see_flight(vi, top);
     uint32_t psn = ack;
     struct wire_run r;

@@ -1,0 +1,55 @@
+/*
+ * faults_gap.c - cases of test_faults: what happens between a loss and its repair. The times are long, so that neither a
+ * tail probe nor a time-out takes part unless a case needs it.
+ */
+#include "test_faults.h"
+
+#define PIECES 24 /* fewer than the window, so that all are sent before the first reply */
+
+void patient(viakit_nic_options *o)
+{
+    o->rto_us = 1000000;
+    o->ack_delay_us = 400000;
+}
+
+/* Bytes of a message of at least PIECES frames. */
+static size_t long_message(side *s)
+{
+    viakit_nic_info info;
+    CHECK_OK(viakit_query_nic(s->nic, &info));
+    return (PIECES - 1) * info.max_payload + 100;
+}
+
+/* ---- lost_twice: a retransmission is lost, and no new frame follows. The next retransmission shows it */
+
+void lost_twice_a(side *s)
+{
+    endpoint e;
+    char faults[80];
+    size_t len = long_message(s);
+    meet_with(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 0, len);
+    VIP_DESCRIPTOR *d = descriptor(&e, 1);
+    uint8_t *data = buffer(&e, len);
+    uint64_t frames = nic_counter(s, VIAKIT_COUNTER_frames_sent);
+    send_number(&e, d, data, len, 0);
+    frames = nic_counter(s, VIAKIT_COUNTER_frames_sent) - frames;
+    CHECK(frames >= PIECES);
+    snprintf(faults, sizeof faults, "drop=send:2,drop=send:5,drop=send:%llu", (unsigned long long)frames);
+    set_faults(s, faults);
+    send_number(&e, d, data, len, 1);
+    CHECK_EQ(nic_counter(s, VIAKIT_COUNTER_fault_dropped), 3);
+    CHECK_EQ(nic_counter(s, VIAKIT_COUNTER_frames_retransmitted), 3);
+    CHECK_EQ(nic_counter(s, VIAKIT_COUNTER_tail_probes), 0);
+    SIDE_SYNC(s, 1);
+    leave(&e);
+}
+
+void lost_twice_b(side *s)
+{
+    endpoint e;
+    meet_with(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 2, long_message(s));
+    for (uint32_t i = 0; i < 2; i++)
+        CHECK_EQ(receive_number(&e), i);
+    SIDE_SYNC(s, 1);
+    leave(&e);
+}
