@@ -17,6 +17,9 @@
  * - A *key* is drawn at random for each connection, never 0, and sent only to the peer. Frames of an earlier connection
  *   or of an unknown peer do not carry it.
  * - The first frame of an RDMA write has the wire_write block behind the header.
+ * - The immediate data of a SEND or WRITE frame without FLAG_IMMEDIATE is the number of its piece of the message, from
+ *   0 on. All pieces but the last have one length, header blocks included. A receiver need not use the number
+ *   (via/data/ahead.c). 0 in a frame that is not the first: unknown.
  * - READ frames are not part of the sequence. Their psn is the number of the request frame, their immediate data the
  *   serial number of the request (via/data/read.c).
  * - The immediate data of REQUEST, PENDING, ACCEPT and CONFIRM holds two times, by which the NICs measure the round trip

@@ -31,6 +31,14 @@ struct via_rtt {
     uint8_t backoff;     /* probes and time-outs since the last sample; each doubles the time before the next one */
 };
 
+/* The latest message whose frames are placed while an earlier one is missing (ahead.c). */
+struct via_cursor {
+    uint32_t first; /* number of its first frame */
+    uint32_t index; /* its receive descriptor, or the next one, if it is no send */
+    uint32_t piece; /* bytes of each piece but the last; 0: unknown */
+    uint8_t valid;
+};
+
 /* The value of rx_source that closes the short path: its key is 0, and whole_message() accepts no frame with that key.
  * A new, zeroed VI starts with it. */
 #define VIA_NO_SOURCE 0
@@ -111,6 +119,8 @@ struct via_vi {
     uint8_t owes_acks;                    /* data is acknowledged even if no flag requests it */
     uint8_t peer_active;                  /* a frame arrived since the keep-alive last checked */
     uint32_t rx_len;                      /* bytes of the message placed so far */
+    uint32_t rx_first_psn, rx_piece;      /* number and length of the message's first frame (ahead.c) */
+    struct via_cursor rx_cursor;          /* valid while has_gap */
     uint32_t rx_segment, rx_segment_used; /* position in the receive descriptor */
     uint64_t rx_address;                  /* next byte of an RDMA write */
     uint32_t rx_handle, rx_left;

@@ -20,6 +20,46 @@ static size_t long_message(side *s)
     return (PIECES - 1) * info.max_payload + 100;
 }
 
+/* ---- early: what arrives behind a gap is placed before the gap is closed */
+
+void early_a(side *s)
+{
+    endpoint e;
+    size_t len = long_message(s);
+    meet_with(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 0, len);
+    set_faults(s, "drop=send:2");
+    SIDE_SYNC(s, 2);
+    send_number(&e, descriptor(&e, 1), buffer(&e, len), len, 7);
+    CHECK_EQ(nic_counter(s, VIAKIT_COUNTER_fault_dropped), 1);
+    SIDE_SYNC(s, 1);
+    leave(&e);
+}
+
+void early_b(side *s)
+{
+    endpoint e;
+    VIP_DESCRIPTOR *d;
+    size_t len = long_message(s);
+    meet_with(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 0, len);
+    uint8_t *data = buffer(&e, len), *due = malloc(len);
+    CHECK(due != NULL);
+    memset(data, 0, len);
+    pattern_fill(due, len, 7);
+    /* A does not know what is missing until a probe is answered. */
+    set_faults(s, "drop=ack:0-1000,drop=nak:0-1000");
+    post_recv(&e, prep_recv(&e, descriptor(&e, 1), data, len));
+    SIDE_SYNC(s, 2);
+    size_t half = len / 2, most = 3 * (len / PIECES);
+    WAIT_UNTIL(VipRecvDone(e.vi, &d) != VIP_NOT_DONE || memcmp(data + half, due + half, len - half - most) == 0);
+    CHECK_RET(VipRecvDone(e.vi, &d), VIP_NOT_DONE);
+    CHECK(memcmp(data, due, half) != 0);
+    CHECK_OK(viakit_set_faults(s->nic, NULL));
+    CHECK_EQ(receive_number(&e), 7);
+    free(due);
+    SIDE_SYNC(s, 1);
+    leave(&e);
+}
+
 /* ---- lost_twice: a retransmission is lost, and no new frame follows. The next retransmission shows it */
 
 void lost_twice_a(side *s)

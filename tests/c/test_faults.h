@@ -121,6 +121,8 @@ void far_limited_b(side *s);
 
 /* faults_gap.c */
 void patient(viakit_nic_options *o); /* neither probes nor time-outs come before a second */
+void early_a(side *s);
+void early_b(side *s);
 void lost_twice_a(side *s);
 void lost_twice_b(side *s);
 

@@ -122,11 +122,19 @@ def test_it_knows_each_kind_of_frame(tmp_path):
 def test_each_kind_of_frame_says_what_its_last_word_means(tmp_path):
     path = write_pcap(tmp_path / "words.pcap", [plain(frame(kind, connect())) for kind in KINDS])
     names = {"ERROR": "status", "RESET": "tried_key", "NOMATCH": "neighbours", "READ": "read.serial"}
-    rows = tshark(path, " ".join(f"viakit.{name}" for name in ("immediate", *names.values())))
+    names |= {"SEND": "piece", "WRITE": "piece"}
+    rows = tshark(path, " ".join(f"viakit.{name}" for name in dict.fromkeys(("immediate", *names.values()))))
     for row, (kind, value) in zip(rows, KINDS.items(), strict=True):
         name = f"viakit.{names.get(kind, 'immediate')}"
         assert int(row.pop(name), 0) == 0xDEAD0000 + value
         assert not any(row.values())
+
+
+def test_a_frame_with_immediate_data_shows_it_instead_of_its_piece(tmp_path):
+    path = write_pcap(tmp_path / "immediate.pcap", [plain(frame("SEND", b"x", FLAGS["IMMEDIATE"]))])
+    (row,) = tshark(path, "viakit.immediate viakit.piece")
+    assert int(row["viakit.immediate"], 0) == 0xDEAD0001
+    assert row["viakit.piece"] == ""
 
 
 def test_every_flag_has_a_name(tmp_path):

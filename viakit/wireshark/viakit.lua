@@ -80,6 +80,7 @@ local f = {
     psn = ProtoField.uint32("viakit.psn", "Packet sequence number"),
     ack = ProtoField.uint32("viakit.ack", "Acknowledges everything before"),
     immediate = ProtoField.uint32("viakit.immediate", "Immediate data", base.HEX),
+    piece = ProtoField.uint32("viakit.piece", "Piece of the message"),
     status = ProtoField.uint32("viakit.status", "Status for the sender's descriptor", base.HEX),
     tried_key = ProtoField.uint32("viakit.tried_key", "Key that was tried", base.HEX),
     neighbours = ProtoField.uint32("viakit.neighbours", "NICs that share the address"),
@@ -488,7 +489,8 @@ local function add_header(tree, tvb, offset, h)
     tree:add_le(f.key, tvb(offset + 12, 4))
     tree:add_le(h.kind == READ and f.read_ask or f.psn, tvb(offset + 16, 4))
     tree:add_le(f.ack, tvb(offset + 20, 4))
-    local fourth = ({ [READ] = f.read_serial, [ERROR] = f.status, [RESET] = f.tried_key, [NOMATCH] = f.neighbours })[h.kind] or f.immediate
+    local names = { [READ] = f.read_serial, [ERROR] = f.status, [RESET] = f.tried_key, [NOMATCH] = f.neighbours }
+    local fourth = names[h.kind] or ((h.kind == SEND or h.kind == WRITE) and not flag(h.flags, 0x04) and f.piece) or f.immediate
     tree:add_le(fourth, tvb(offset + 24, 4))
 end
 

@@ -1,7 +1,7 @@
 /*
  * data.h - the path of a message's frames: tx.c cuts messages, control.c hands frames to the link, rx.c checks them.
- * reliable.c acknowledges and retransmits. reorder.c and retransmit.c are the two sides of selective repeat, and rtt.c
- * measures. read.c and read_target.c are the two sides of RDMA reads.
+ * reliable.c acknowledges and retransmits. reorder.c (with ahead.c) and retransmit.c are the two sides of selective
+ * repeat, and rtt.c measures. read.c and read_target.c are the two sides of RDMA reads.
  *
  * Only the NIC's owner (own.h) calls these functions, unless a contract states otherwise.
  */
@@ -121,9 +121,11 @@ void via_read_refused(struct via_vi *vi, uint32_t number);
 
 /* Keeps a frame that arrived out of order. Returns 1 if it was kept, 0 if it was dropped (and counted). */
 int via_reorder_keep(struct via_vi *vi, const struct wire_header *h, const uint8_t *payload);
-/* The kept frame with the expected number, or NULL if it has not arrived. Call via_reorder_done() after processing
- * it. */
-const uint8_t *via_reorder_next(struct via_vi *vi);
+/* The kept frame with the expected number: copies its header and returns its payload, or NULL if it has not arrived. The
+ * payload stays in place until via_reorder_done(), to be called after processing it. */
+const uint8_t *via_reorder_next(struct via_vi *vi, struct wire_header *h);
+/* True if any of the n frames from psn on is kept. */
+int via_reorder_holds(const struct via_vi *vi, uint32_t psn, uint32_t n);
 void via_reorder_done(struct via_vi *vi, uint32_t psn);
 /* Drops all kept frames and frees their memory. */
 void via_reorder_drop(struct via_vi *vi);

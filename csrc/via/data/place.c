@@ -192,6 +192,8 @@ void via_place_send(struct via_vi *vi, const struct wire_header *h, const uint8_
         if (take_receive(vi, h->psn) == NULL)
             return;
         vi->rx_active = WIRE_SEND;
+        vi->rx_first_psn = h->psn;
+        vi->rx_piece = h->len;
         vi->rx_len = vi->rx_segment = vi->rx_segment_used = 0;
     } else if (vi->rx_active != WIRE_SEND) {
         NIC_COUNT(vi->nic, dropped_malformed, 1);
@@ -286,6 +288,8 @@ void via_place_write(struct via_vi *vi, const struct wire_header *h, const uint8
         payload += sizeof w;
         len -= sizeof w;
         vi->rx_active = WIRE_WRITE;
+        vi->rx_first_psn = h->psn;
+        vi->rx_piece = h->len;
         vi->rx_len = 0;
         vi->rx_address = w.address;
         vi->rx_handle = w.handle;

@@ -17,6 +17,16 @@
 void via_place_send(struct via_vi *vi, const struct wire_header *h, const uint8_t *payload);
 void via_place_write(struct via_vi *vi, const struct wire_header *h, const uint8_t *payload);
 
+/* ahead.c. via_place_early: the place of an out-of-order frame's payload, or NULL if it must be kept elsewhere. Call it
+ * once for each frame that is kept. */
+void *via_place_early(struct via_vi *vi, const struct wire_header *h);
+/* Where the next len bytes of the message in progress belong, or NULL if they do not lie in one piece of granted memory. */
+void *via_next_place(struct via_vi *vi, int kind, size_t len);
+/* Where len bytes at the beginning of the next send belong. */
+void *via_first_place(struct via_vi *vi, size_t len);
+/* The same as via_next_place for len bytes of the frames behind h, which was just accepted, in sequence or not. */
+void *via_place_behind(struct via_vi *vi, const struct wire_header *h, size_t len);
+
 /* Ends the message that is being received because it can no longer be completed. Its remaining pieces are skipped. */
 void via_abandon_message(struct via_vi *vi);
 

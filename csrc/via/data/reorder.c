@@ -5,7 +5,8 @@
  *    -------+------+--+-----------+--+-----------+----- psn ->
  *    placed | gap  |##|    gap    |##|###########|          ## kept
  *
- * Frames are copied into slots of equal size, 64 slots a *group*; a bit per slot records whether it holds a frame.
+ * The frame's header is kept. Its payload is copied to its place in the program's memory if that is known (ahead.c), and
+ * into a slot otherwise. There are 64 slots of equal size in a *group*; a bit per slot records whether it is in use.
  * Groups exist only where frames are kept: a connection without losses has none. Empty groups go to a free list of the
  * NIC, and are freed after a while without use. Their number is bounded; a frame that finds no space is dropped, and so
  * is reported as missing.
@@ -22,6 +23,7 @@
 #include "base/clock.h"
 #include "link/frame_format.h"
 #include "via/data/data.h"
+#include "via/data/place.h"
 #include "via/engine.h"
 #include "via/limits.h"
 #include "via/nic.h"
@@ -36,7 +38,9 @@ _Static_assert((N_GROUPS & (N_GROUPS - 1)) == 0, "numbers wrap: the groups must 
 struct via_reorder_group {
     struct via_reorder_group *next;
     uint64_t used_at;
-    uint8_t slots[]; /* [GROUP * stride]: header and payload */
+    struct wire_header headers[GROUP];
+    uint8_t *payloads[GROUP]; /* in the slot, or at its place */
+    uint8_t slots[];          /* [GROUP * stride] */
 };
 
 /* Group g holds all psn with psn / GROUP % N_GROUPS == g. */
@@ -45,10 +49,10 @@ struct via_reorder {
     struct via_reorder_group *groups[N_GROUPS];
 };
 
-/* Bytes per slot: the largest frame that this NIC receives, rounded up to a multiple of 8. */
+/* Bytes per slot: the largest payload that this NIC receives, rounded up to a multiple of 8. */
 static inline size_t stride(const struct via_nic *nic)
 {
-    return (sizeof(struct wire_header) + nic->limits.max_payload + 7) & ~(size_t)7;
+    return (nic->limits.max_payload + 7) & ~(size_t)7;
 }
 
 static inline uint32_t group_of(uint32_t psn)
@@ -118,8 +122,17 @@ static int make_room(struct via_vi *vi, uint32_t psn)
     return *g != NULL;
 }
 
-/* Keeps a frame; a second copy of it is dropped. The memory copy is the price of a loss: frames in sequence are copied
- * directly to their destination. */
+int via_reorder_holds(const struct via_vi *vi, uint32_t psn, uint32_t n)
+{
+    while (n && !is_held(vi, psn)) {
+        psn++;
+        n--;
+    }
+    return n != 0;
+}
+
+/* Keeps a frame; a second copy of it is dropped. A payload whose place is unknown is copied twice: into the slot, and to
+ * its place later. That is the price of a loss. */
 int via_reorder_keep(struct via_vi *vi, const struct wire_header *h, const uint8_t *payload)
 {
     if (is_held(vi, h->psn)) {
@@ -130,19 +143,39 @@ int via_reorder_keep(struct via_vi *vi, const struct wire_header *h, const uint8
         VI_COUNT(vi, dropped_out_of_order, 1);
         return 0;
     }
-    uint8_t *slot = slot_of(vi, h->psn);
-    memcpy(slot, h, sizeof *h);
-    memcpy(slot + sizeof *h, payload, h->len);
+    struct via_reorder_group *g = vi->reorder->groups[group_of(h->psn)];
+    uint8_t *place = via_place_early(vi, h), *to = place ? place : slot_of(vi, h->psn);
+    g->headers[h->psn % GROUP] = *h;
+    g->payloads[h->psn % GROUP] = to;
+    if (to != payload) /* a link may have placed it already (via_link_place_ahead) */
+        memcpy(to, payload, h->len);
+    if (place && to != payload)
+        via_count_copy(vi, h->len);
     /* Set the bit last: a slot whose bit is set holds a complete frame. */
     vi->reorder->held[group_of(h->psn)] |= bit_of(h->psn);
     VI_COUNT(vi, frames_kept_out_of_order, 1);
     return 1;
 }
 
-/* Returns the frame's header, with its payload behind it. The frame stays in place until via_reorder_done(). */
-const uint8_t *via_reorder_next(struct via_vi *vi)
+/* A payload that was placed early is only valid if its place is the one that the frames before it lead to. Otherwise a
+ * piece in front of it had another length than expected, or the program has changed or deregistered the memory. The frame
+ * then counts as missing: it is retransmitted, and takes the usual path. */
+const uint8_t *via_reorder_next(struct via_vi *vi, struct wire_header *h)
 {
-    return is_held(vi, vi->expected_psn) ? slot_of(vi, vi->expected_psn) : NULL;
+    uint32_t psn = vi->expected_psn;
+    if (!is_held(vi, psn))
+        return NULL;
+    const struct via_reorder_group *g = vi->reorder->groups[group_of(psn)];
+    const uint8_t *payload = g->payloads[psn % GROUP];
+    *h = g->headers[psn % GROUP];
+    if (payload == slot_of(vi, psn))
+        return payload;
+    /* A first piece begins a message, whose receive is not in progress yet: take_receive() finds it. */
+    if (payload ==
+        (h->flags & WIRE_FLAG_FIRST ? via_first_place(vi, h->len) : via_next_place(vi, h->version_kind & 15, h->len)))
+        return payload;
+    via_reorder_done(vi, psn);
+    return NULL;
 }
 
 /* Releases the frame. The last frame of a group releases the group. */

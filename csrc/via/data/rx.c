@@ -53,6 +53,7 @@ static void out_of_order_frame(struct via_vi *vi, const struct wire_header *h, c
         vi->has_gap = 1;
         vi->rx_source = VIA_NO_SOURCE; /* whole_message() does not consider frames that are kept */
         vi->ahead_psn = vi->expected_psn;
+        vi->rx_cursor.valid = 0;
     }
     via_reorder_keep(vi, h, payload);
     if (h->psn != vi->ahead_psn || h->flags & WIRE_FLAG_ACK_NOW)
@@ -125,12 +126,11 @@ static void take_in_turn(struct via_vi *vi, const struct wire_header *h, const u
  * reorder.c's memory, which stays until the next call of the timers even if a frame breaks the connection. */
 static void close_gap(struct via_vi *vi)
 {
-    const uint8_t *frame;
-    while (vi->state == VIP_STATE_CONNECTED && (frame = via_reorder_next(vi)) != NULL) {
-        struct wire_header h;
-        memcpy(&h, frame, sizeof h);
+    const uint8_t *payload;
+    struct wire_header h;
+    while (vi->state == VIP_STATE_CONNECTED && (payload = via_reorder_next(vi, &h)) != NULL) {
         h.flags &= (uint8_t)~WIRE_FLAG_ACK_NOW; /* acknowledged when it arrived */
-        take_in_turn(vi, &h, frame + sizeof h);
+        take_in_turn(vi, &h, payload);
         if (vi->state == VIP_STATE_CONNECTED)
             via_reorder_done(vi, h.psn);
     }
@@ -500,19 +500,7 @@ void *via_link_place_ahead(struct link_client *client, const struct wire_header 
 {
     struct via_nic *nic = via_nic_of(client);
     struct via_vi *vi = last->dst_port == nic->limits.port ? addressee(nic, last, NULL) : NULL;
-    int kind = last->version_kind & 15;
-    if (nic->discards_arrivals || vi == NULL || vi->state != VIP_STATE_CONNECTED || vi->expected_psn != last->psn + 1 ||
-        vi->rx_skip || vi->rx_active != kind || kind == WIRE_READ)
+    if (nic->discards_arrivals || vi == NULL || vi->state != VIP_STATE_CONNECTED)
         return NULL;
-    if (kind == WIRE_WRITE) {
-        void *to = (void *)(uintptr_t)vi->rx_address;
-        return len <= vi->rx_left && via_rdma_granted(vi, VIA_RIGHT_WRITE, vi->rx_handle, vi->rx_address, len) ? to
-                                                                                                               : NULL;
-    }
-    const struct via_work *w = via_work_at(&vi->recv, vi->recv.done);
-    if (vi->rx_segment >= w->seg_count || vi->rx_len + len > vi->attributes.MaxTransferSize)
-        return NULL;
-    const VIP_DATA_SEGMENT *s = &via_segment(w->descriptor, vi->rx_segment)->Local;
-    char *to = (char *)s->Data.Address + vi->rx_segment_used;
-    return len <= s->Length - vi->rx_segment_used && via_mem_grants(nic, s->Handle, to, len, vi->ptag) ? to : NULL;
+    return via_place_behind(vi, last, len);
 }

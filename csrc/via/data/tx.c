@@ -197,7 +197,8 @@ static inline int build(struct via_vi *vi, const struct via_work *w, uint32_t ps
     if ((w->control & VIP_CONTROL_IMMEDIATE) && (k + 1 == w->n_frames || (k == 0 && is_write(w)))) {
         f->header.flags |= WIRE_FLAG_IMMEDIATE;
         f->header.immediate = w->descriptor->CS.ImmediateData;
-    }
+    } else
+        f->header.immediate = k; /* the receiver can place the frame before the ones in front of it (ahead.c) */
     /* On a lossless link acknowledgements are requested only if they are needed. A reference keeps our memory in use
      * until then, so it requests one at once. */
     if (w->wait_ack && vi->lossless)
