@@ -7,6 +7,11 @@ from viakit._core import NoticeComm
 from viakit.comm.op import Op
 from viakit.comm.request import Request
 
+COLL_OPS: dict[str, int]
+
+class MsgOp:
+    _number: int
+
 class CollectiveComm(NoticeComm):
     _n_collectives: int
     def _mismatched(self, source: int) -> None: ...

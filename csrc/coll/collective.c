@@ -188,7 +188,8 @@ static const struct algorithm *enter(coll *c, int operation, int algorithm, cons
     *code = coll_refusal(c);
     if (vk_unlikely(*code))
         return NULL;
-    *code = coll_algorithm_check(c, operation, algorithm);
+    if (vk_unlikely(algorithm != COLL_DEFAULT)) /* every group has the default */
+        *code = coll_algorithm_check(c, operation, algorithm);
     if (*code == MSG_SUCCESS && (unsigned)call->root >= (unsigned)c->n)
         *code = MSG_ERR_RANK;
     if (*code != MSG_SUCCESS || c->n == 1)

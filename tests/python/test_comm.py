@@ -251,6 +251,48 @@ def test_an_object_is_sent_as_it_was(program, call):
 # ---------------------------------------------------------------- threads
 
 
+def test_other_threads_run_while_a_collective_of_little_data_waits(program):
+    """The other rank enters it after a message of a thread that runs only when this rank's call releases the GIL."""
+    done = job(2, program("""
+        import sys
+        import threading
+
+        out, into = np.full(2, float(rank)), np.zeros(2)
+        calls = {
+            "Barrier": lambda: comm.Barrier(),
+            "Bcast": lambda: comm.Bcast(into, 1),
+            "Reduce": lambda: comm.Reduce(out, into, MPI.SUM, 0),
+            "Allreduce": lambda: comm.Allreduce(out, into),
+            "Allgather": lambda: comm.Allgather(out[:1], into),
+            "Alltoall": lambda: comm.Alltoall(out, into),
+            "Recv": lambda: comm.Recv(into, 1) if rank == 0 else comm.Send(out, 0),
+        }
+        control = comm.Dup()
+        sys.setswitchinterval(60)  # the interpreter does not take the GIL from the main thread
+        for name, call in calls.items():
+            call()
+            comm.Barrier()
+            if rank == 0:
+                enters = threading.Event()
+
+                def work():
+                    enters.wait()
+                    control.Send(np.zeros(1), 1)
+
+                thread = threading.Thread(target=work)
+                thread.start()
+                enters.set()
+                call()
+                thread.join()
+            else:
+                control.Recv(np.zeros(1), 0)
+                call()
+            print(name)
+    """))  # fmt: skip
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    assert done.stdout.count("Alltoall") == 2
+
+
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_two_threads_wait_for_objects(program, protocol):
     """One that waits while the other lets schedules go on: both must not notice the end of the same receive."""

@@ -119,3 +119,20 @@ def test_a_constant_is_an_empty_buffer_that_no_message_accepts(name):
     for spec in (constant, [constant, 1, MPI.BYTE]):
         with pytest.raises(MPI.Exception, match=name):
             MPI.COMM_SELF.Send(spec, 0)
+
+
+@pytest.mark.parametrize("call", ["Allreduce", "Reduce", "Scan", "Iallreduce", "Reduce_scatter_block"])
+def test_a_reduction_refuses_what_is_no_operation(call):
+    with pytest.raises(TypeError, match=r"op must be an Op such as MPI\.SUM, got builtin_function_or_method"):
+        getattr(MPI.COMM_SELF, call)(np.ones(1), np.zeros(1), sum)
+
+
+def test_another_handle_of_an_operation_reduces_until_it_is_null():
+    total, handle = np.zeros(1), MPI.Op(MPI.SUM)
+    MPI.COMM_SELF.Allreduce(np.ones(1), total, handle)
+    assert total == 1
+    handle.free()
+    with pytest.raises(MPI.Exception, match="OP_NULL"):
+        MPI.COMM_SELF.Allreduce(np.ones(1), total, handle)
+    MPI.COMM_SELF.Allreduce(np.full(1, 2.0), total, MPI.SUM)
+    assert total == 2

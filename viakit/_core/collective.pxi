@@ -19,8 +19,8 @@ cdef enum Planned:      # collectives that have a plan (planned.pxi, nonblocking
 _PLANNED = ("gatherv", "scatterv", "allgatherv", "alltoallv", "alltoallw", "reduce_scatter_block", "reduce_scatter",
             "scan", "exscan", "barrier", "bcast", "gather", "scatter", "allgather", "alltoall", "reduce", "allreduce")
 
-_COLL_OPS = {"MPI_SUM": 0, "MPI_PROD": 1, "MPI_MAX": 2, "MPI_MIN": 3, "MPI_LAND": 4, "MPI_LOR": 5, "MPI_LXOR": 6,
-             "MPI_BAND": 7, "MPI_BOR": 8, "MPI_BXOR": 9}
+COLL_OPS = {"MPI_SUM": 0, "MPI_PROD": 1, "MPI_MAX": 2, "MPI_MIN": 3, "MPI_LAND": 4, "MPI_LOR": 5, "MPI_LXOR": 6,
+            "MPI_BAND": 7, "MPI_BOR": 8, "MPI_BXOR": 9}
 _COLL_KINDS = {("i", 1): 0, ("u", 1): 1, ("i", 2): 2, ("u", 2): 3, ("i", 4): 4, ("u", 4): 5, ("i", 8): 6, ("u", 8): 7,
                ("f", 4): 8, ("f", 8): 9, ("c", 8): 10, ("c", 16): 11}
 # Operations on floating-point numbers are the first four, on complex ones the first two (combine.c).
@@ -52,7 +52,7 @@ cdef inline int _element_kind(object buf, Py_buffer *view) except -2:
     """Return the number in csrc/coll of the element type of a pinned argument, or COLL_NO_TYPE."""
     if PyList_CheckExact(buf) or PyTuple_CheckExact(buf):
         last = buf[len(buf) - 1]
-        if isinstance(last, MsgType):
+        if _is_datatype(last):
             return (<MsgType>last).kind
     return _type_of(view)
 
@@ -93,6 +93,28 @@ cdef inline int _combine(coll *c, const void *out, void *into, size_t count, int
     return coll_reduce(c, COLL_DEFAULT, out, into, count, kind, op, root)
 
 
+cdef inline int _swap(coll *c, const void *out, void *into, size_t each, bint everything) noexcept nogil:
+    if everything:
+        return coll_alltoall(c, COLL_DEFAULT, out, into, each)
+    return coll_allgather(c, COLL_DEFAULT, out, into, each)
+
+
+cdef class MsgOp:
+    """Part of a reduction operation in C: its number in csrc/coll, or -1 if csrc/coll lacks it."""
+
+    cdef public int _number
+
+    def __cinit__(self, *args, **options):
+        self._number = -1
+
+
+cdef inline int _number_of(object op) except -2:
+    """Return the operation's number in csrc/coll, or -1."""
+    if not isinstance(op, MsgOp):
+        raise TypeError(f"op must be an Op such as MPI.SUM, got {type(op).__name__}; Op.Create makes one of a function")
+    return (<MsgOp>op)._number
+
+
 cdef class CollectiveComm(GroupComm):
     """Collectives of a communicator that csrc/coll implements."""
 
@@ -130,6 +152,7 @@ cdef class CollectiveComm(GroupComm):
     cdef int _bcast(self, object buf, int root) except -1:
         """Broadcast by csrc/coll; return 0 if messages must do it."""
         cdef Py_buffer view
+        cdef PyThreadState *state
         cdef int code
         cdef coll *c = self._enter()
         if c == NULL:
@@ -146,8 +169,13 @@ cdef class CollectiveComm(GroupComm):
         except BaseException:
             self._s.group._busy = False
             raise
-        with nogil:
+        if view.len < LONG_MESSAGE:
+            _before_short(c, &state)
             code = coll_bcast(c, COLL_DEFAULT, view.buf, view.len, root)
+            _after_short(c, state)
+        else:
+            with nogil:
+                code = coll_bcast(c, COLL_DEFAULT, view.buf, view.len, root)
         PyBuffer_Release(&view)
         if code != MSG_SUCCESS and self._repeat(c, code):
             return 0
@@ -175,11 +203,6 @@ cdef class CollectiveComm(GroupComm):
         except BaseException as problem:
             self._refused(before, problem)
             raise
-
-    cdef int _may_combine(self, op) except -2:
-        """Return the operation's number in csrc/coll, or -1."""
-        found = _COLL_OPS.get(op.name, -1) if op.is_predefined else -1
-        return found
 
     cdef int _reduce(self, const void *out, void *into, size_t count, int kind, int op, int root,
                      bint to_all) except -1:
@@ -294,7 +317,7 @@ cdef class CollectiveComm(GroupComm):
         cdef int number, done
         op = _sum if op is None else op
         try:
-            number = self._may_combine(op)
+            number = _number_of(op)
             done = (self._reduce_fast(sendbuf, recvbuf, number, 0, True)
                     or self._reduce_any(sendbuf, recvbuf, number, 0, True))
             if not done and not self._perform(ALLREDUCE, sendbuf, recvbuf, 0, op, None):
@@ -321,7 +344,7 @@ cdef class CollectiveComm(GroupComm):
         op = _sum if op is None else op
         try:
             at = self._root(root)
-            number = self._may_combine(op)
+            number = _number_of(op)
             done = (self._reduce_fast(sendbuf, recvbuf, number, at, False)
                     or self._reduce_any(sendbuf, recvbuf, number, at, False))
             if not done and not self._perform(REDUCE, sendbuf, recvbuf, root, op, None):
@@ -332,6 +355,7 @@ cdef class CollectiveComm(GroupComm):
 
     cdef int _exchange(self, const void *out, void *into, size_t each, bint everything) except -1:
         """Allgather, or alltoall if *everything*, by csrc/coll; return 0 if messages must do it."""
+        cdef PyThreadState *state
         cdef int code
         cdef coll *c = self._enter()
         if c == NULL:
@@ -340,11 +364,13 @@ cdef class CollectiveComm(GroupComm):
             if out != NULL:
                 memmove(into, out, each)
             return 1
-        with nogil:
-            if everything:
-                code = coll_alltoall(c, COLL_DEFAULT, out, into, each)
-            else:
-                code = coll_allgather(c, COLL_DEFAULT, out, into, each)
+        if each < LONG_MESSAGE // <size_t>self._size:
+            _before_short(c, &state)
+            code = _swap(c, out, into, each, everything)
+            _after_short(c, state)
+        else:
+            with nogil:
+                code = _swap(c, out, into, each, everything)
         if code != MSG_SUCCESS and self._repeat(c, code):
             return 0
         self._conclude(code, "alltoall" if everything else "allgather", 0)

@@ -140,4 +140,5 @@ cdef int64_t _open_ms(object timeout_s) except -2:
 include "msg_world.pxi"
 include "msg_request.pxi"
 include "ndarray.pxi"
+include "plain.pxi"
 include "msg_comm.pxi"

@@ -127,7 +127,8 @@ cdef class MsgWorld:
             self._problem = error
             return 1
 
-    cdef int _open(self) except -1:
+    @cython.final
+    cdef inline int _open(self) except -1:
         if self._w == NULL or self._ending or self._generation != _generation:
             self._refuse()
         return 0
@@ -161,18 +162,22 @@ cdef class MsgWorld:
                 return True
         return False
 
-    cdef int _left(self) except -1:
+    @cython.final
+    cdef inline int _left(self) except -1:
         """Finish a call that has returned from C and counted itself out: perform a pending abort, raise its error."""
+        if self._ending or self._generation != _generation:
+            self._end_call()
+        return 0
+
+    cdef int _end_call(self) except -1:
         if self._generation != _generation:  # A signal handler has forked in the meantime.
             _raise_signal()
             self._refuse()
-        if self._ending:
-            if self._ending == ENDS_BY_ABORT and not self._in_use():
-                self._ending = 0
-                self.abort()
-            _raise_signal()
-            self._open()
-        return 0
+        if self._ending == ENDS_BY_ABORT and not self._in_use():
+            self._ending = 0
+            self.abort()
+        _raise_signal()
+        return self._open()
 
     cdef int _clear(self) except -1:
         """Make the calls of other threads end, and wait until they have."""
@@ -337,7 +342,14 @@ cdef class MsgWorld:
         attached, self._attached = self._attached, None
         return None if attached is None else attached[1]
 
-    cdef int _check(self, int code) except -1:
+    @cython.final
+    cdef inline int _check(self, int code) except -1:
+        """Raise the exception of a signal handler, or the error that *code* stands for."""
+        if code != MSG_SUCCESS or viakit_raised != NULL:
+            self._fail(code)
+        return 0
+
+    cdef int _fail(self, int code) except -1:
         if viakit_raised != NULL:
             return _raise_signal()
         if code == MSG_SUCCESS:

@@ -12,7 +12,7 @@ cdef inline bint _counts_elements(object buf, int kind) except -1:
     """Return whether a pinned argument counts elements of that type, and not a derived datatype of several."""
     if PyList_CheckExact(buf) or PyTuple_CheckExact(buf):
         last = buf[len(buf) - 1]
-        if isinstance(last, MsgType):
+        if _is_datatype(last):
             return (<MsgType>last).plain == _kind_sizes[kind]
     return True
 
@@ -103,7 +103,7 @@ cdef class PlannedComm(RootedComm):
 
     cdef Pinned _operand(self, Direct d, object sendbuf, object recvbuf, object op, int blocks):
         """Pin the operand of a reduction; set its type and operation, and its number in tags."""
-        cdef int number = self._may_combine(op), kind
+        cdef int number = _number_of(op), kind
         cdef bint in_place = _is_in_place(sendbuf)
         cdef Pinned out
         if number < 0:

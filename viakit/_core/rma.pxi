@@ -3,7 +3,6 @@
 # A service is a world that serves windows, with a progress thread. A window pins its memory, and each pending operation
 # pins its buffers until it has ended. viakit/comm/win.py has MPI's names, epochs and datatypes.
 
-from cpython.list cimport PyList_GET_SIZE
 from posix.mman cimport munmap
 
 from crma cimport *
@@ -195,7 +194,8 @@ cdef class RmaWindow:
             PyBuffer_Release(&self._view)
         return 0
 
-    cdef int _open(self) except -1:
+    @cython.final
+    cdef inline int _open(self) except -1:
         if self._win == NULL:
             raise _message_error(MSG_ERR_STATE, "this window has been freed")
         return self.service.world._open()
@@ -424,167 +424,3 @@ cdef class RmaWindow:
 def rma_combines_elements(int kind, int combine):
     """Return whether csrc/rma can combine elements of this type by this operation."""
     return bool(rma_combines(kind, combine))
-
-
-# ---------------------------------------------------------------- the short paths of MPI's calls
-
-cdef class RmaEpochs:
-    """The epochs of this rank in a window, as the short paths check them."""
-
-    cdef public bint fence
-    cdef public dict locked                 # by rank: False if the lock was not requested (MODE_NOCHECK)
-    cdef public object all_locked           # of Lock_all: True if the locks were requested; None: no such epoch
-    cdef public object started, posted      # ranks, or None
-
-    def __cinit__(self):
-        self.locked = {}
-
-    cdef bint _holds(self, int rank) except -1:
-        """Return whether this rank holds a lock of the rank."""
-        return self.all_locked is not None or rank in self.locked
-
-    cdef bint _allows(self, int rank) except -1:
-        """Return whether this rank may access the rank."""
-        return self.fence or self._holds(rank) or (self.started is not None and rank in self.started)
-
-
-cdef class RmaState:
-    """Part of the state of a window that its handles share. `units` are those of displacements, by rank."""
-
-    cdef public RmaWindow core              # None: freed
-    cdef public RmaEpochs epochs
-    cdef public list units
-
-    cdef bint _place(self, int rank, object target, Py_ssize_t nbytes, uint64_t *offset) except -1:
-        """Find where contiguous bytes go. Returns 0 if the general path has to interpret or refuse the arguments."""
-        cdef Py_ssize_t displacement = 0, count, plain
-        first = target
-        if self.core is None or not 0 <= rank < len(self.units) or not self.epochs._allows(rank):
-            return 0
-        if PyList_CheckExact(target) or PyTuple_CheckExact(target):
-            if PySequence_Fast_GET_SIZE(target) != 3:
-                return 0
-            first, number = _item(target, 0), _item(target, 1)
-            kind = _item(target, 2)
-            if not isinstance(kind, MsgType) or not PyLong_CheckExact(number):
-                return 0
-            plain, count = (<MsgType>kind).plain, number
-            if plain == 0 or count != nbytes // plain or nbytes % plain:
-                return 0
-        if first is not None:
-            if not PyLong_CheckExact(first):
-                return 0
-            displacement = first
-        if displacement < 0:
-            return 0
-        offset[0] = <uint64_t>displacement * <uint64_t>self.units[rank]
-        return 1
-
-
-cdef class RmaAccess(MemoryOwner):
-    """The calls of ``MPI.Win`` whose overhead matters. Their general forms are in :mod:`viakit.comm.win_access`."""
-
-    cdef public RmaState _ref               # None: a null handle
-
-    cdef bint _move(self, object origin, object target_rank, object target, bint put) except -1:
-        """Put or get contiguous bytes. Returns 0 if the general path has to interpret or refuse the arguments.
-
-        The GIL is kept for a put that an RDMA write of a few bytes performs at once.
-        """
-        cdef Py_buffer view
-        cdef uint64_t offset = 0
-        cdef rma_op *op = NULL
-        cdef int code = MSG_PENDING, rank
-        cdef RmaState state = self._ref
-        cdef RmaWindow core
-        if state is None or not PyLong_CheckExact(target_rank):
-            return 0
-        rank = target_rank
-        if not _is_message(origin, &view, 0 if put else PyBUF_WRITABLE):
-            return 0
-        try:
-            if not state._place(rank, target, view.len, &offset):
-                return 0
-            core = state.core
-            core._open()
-            if put:
-                code = rma_put_now(core._win, view.buf, view.len, rank, offset)
-            if code == MSG_SUCCESS:
-                core.service.world._check(code)
-                return 1
-            core.service.world._n_calls += 1
-            with nogil:
-                if put:
-                    code = rma_put(core._win, view.buf, view.len, rank, offset, &op)
-                else:
-                    code = rma_get(core._win, view.buf, view.len, rank, offset, &op)
-            core._done(MSG_SUCCESS if code == MSG_ERR_ARG else code)
-            if op != NULL:
-                single = origin[0] if PyList_CheckExact(origin) or PyTuple_CheckExact(origin) else origin
-                core._pend(op, rank, memoryview(single))
-        finally:
-            PyBuffer_Release(&view)
-        return code != MSG_ERR_ARG  # outside of the window: the general path explains it
-
-    def Put(self, origin, target_rank, target=None):
-        """Write data into a rank's part of the window.
-
-        The call does not wait for the target. `origin` may be changed after the next synchronisation.
-
-        Parameters
-        ----------
-        origin : buffer or list
-            The data.
-        target_rank : int
-            Rank in the window, or PROC_NULL.
-        target : int or sequence, optional
-            Displacement in the target's units, or (displacement, count, datatype). Default: displacement 0, count
-            and datatype of `origin`.
-
-        Raises
-        ------
-        Exception
-            ERR_RANK, ERR_RMA_RANGE, ERR_TRUNCATE for wrong arguments. ERR_RMA_SYNC outside of an epoch.
-            ERR_PROC_FAILED if the target has died.
-        """
-        if not self._move(origin, target_rank, target, True):
-            self._put_any(origin, target_rank, target)
-
-    def Get(self, origin, target_rank, target=None):
-        """Read data from a rank's part of the window. `origin` has it after the next synchronisation.
-
-        Parameters
-        ----------
-        origin : buffer or list
-            Memory for the data.
-        target_rank, target
-            As in `Put`.
-        """
-        if not self._move(origin, target_rank, target, False):
-            self._get_any(origin, target_rank, target)
-
-    def Flush(self, rank):
-        """Wait until all operations of this rank on the target are complete at both ranks."""
-        cdef RmaState state = self._ref
-        cdef RmaWindow core
-        cdef int code, target
-        if state is None or not PyLong_CheckExact(rank):
-            self._flush_any(rank)
-            return
-        target, core = rank, state.core
-        if (core is None or PyList_GET_SIZE(core.pending) or not 0 <= target < len(state.units)
-                or not state.epochs._holds(target)):
-            self._flush_any(rank)
-            return
-        core._open()
-        code = rma_flush_now(core._win, target)  # the GIL is kept if all operations are complete
-        if code == MSG_SUCCESS:
-            core.service.world._check(code)
-            return
-        core.service.world._n_calls += 1
-        with nogil:
-            code = rma_flush(core._win, target)
-        try:
-            core._done(code)
-        except Exception as problem:
-            raise state.explained(problem) from None

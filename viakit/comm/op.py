@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from viakit import _core
 from viakit.comm.buffers import Buffer
 from viakit.comm.datatype import Datatype
 from viakit.comm.errors import error
@@ -43,7 +44,7 @@ def _pair(better: Callable[[Any, Any], bool]) -> Callable[[Any, Any], Any]:
     return choose
 
 
-class Op(Numbered):
+class Op(Numbered, _core.MsgOp):
     """Reduction operation: ``MPI.Op``.
 
     An operation can be called with two objects. The operand of the lower rank comes first.
@@ -62,13 +63,14 @@ class Op(Numbered):
     ) -> None:
         if isinstance(name, Op):  # another handle of the same operation
             self.__dict__.update(name.__dict__)
+            self._number = name._number
             return
         if not isinstance(name, str) or not name.startswith("MPI_"):
             raise TypeError(f"Op() takes no argument or an Op, got {type(name).__name__}; use Op.Create for a function")
         self._key: object = object() if user is not None else name
         self.name, self._arrays, self._objects, self._commutative = name, arrays, objects, commutative
         self._user: Callable[[Any, Any, Any], Any] | None = user  # The datatype is None when it combines objects.
-        self._kinds = kinds
+        self._kinds, self._number = kinds, _core.COLL_OPS.get(name, -1)
 
     def __repr__(self) -> str:
         return f"<viakit MPI.Op {self.name}>"
@@ -130,7 +132,7 @@ class Op(Numbered):
 
     def _become_null(self) -> None:
         self._user = self._arrays = self._objects = None
-        self._key, self.name = "MPI_OP_NULL", "MPI_OP_NULL"
+        self._key, self.name, self._number = "MPI_OP_NULL", "MPI_OP_NULL", -1
 
     def free(self) -> None:
         """Free the operation; a handle of a predefined one becomes null, and the constant itself stays."""

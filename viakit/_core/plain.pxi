@@ -1,0 +1,131 @@
+# Arguments with one contiguous buffer: an array, or [buffer, datatype], [buffer, count], [buffer, count, datatype].
+#
+# `_is_message` pins such a buffer. Everything else is left to spec.pxi.
+
+from cpython.buffer cimport PyObject_CheckBuffer
+from cpython.bytearray cimport PyByteArray_AS_STRING
+from cpython.list cimport PyList_Check, PyList_CheckExact
+from cpython.long cimport PyLong_CheckExact
+from cpython.tuple cimport PyTuple_Check, PyTuple_CheckExact
+
+cdef extern from "Python.h":
+    Py_ssize_t PySequence_Fast_GET_SIZE(object)
+    PyObject *PySequence_Fast_GET_ITEM(object, Py_ssize_t)
+
+
+cdef inline object _item(object sequence, Py_ssize_t i):
+    """Return an element of a list or tuple, without a check of the index."""
+    return <object>PySequence_Fast_GET_ITEM(sequence, i)
+
+
+cdef inline bint _is_plain(object buf, Py_buffer *view, int flags) except -1:
+    """Pin `buf` if it is one contiguous buffer of numbers. Returns 0 if the general path has to interpret it."""
+    if _is_array(buf, view, flags):
+        return 1
+    if PyList_Check(buf) or PyTuple_Check(buf) or buf is None or not PyObject_CheckBuffer(buf):
+        return 0
+    if isinstance(buf, NoMemory):
+        return 0
+    PyObject_GetBuffer(buf, view, PyBUF_ANY_CONTIGUOUS | PyBUF_FORMAT | flags)
+    if view.format != NULL and (view.format[0] == c'O' or (view.format[0] != 0 and view.format[1] != 0)):
+        PyBuffer_Release(view)
+        return 0
+    return 1
+
+
+cdef class MsgType:
+    """Part of a datatype in C: what the short paths need of it.
+
+    `plain` is the size of an element in bytes if its elements lie side by side from offset 0, and 0 if not or if the
+    datatype is null. `kind` is the number of a basic type in csrc/coll, or -1.
+    """
+
+    cdef public Py_ssize_t plain, size, lb, extent, true_lb, true_ub
+    cdef public bint contiguous
+    cdef public int kind
+
+    def __cinit__(self, *args, **options):
+        self.kind = -1
+
+    def take_layout(self, MsgType other not None):
+        """Become another handle of a datatype, as far as this part is concerned."""
+        self.plain, self.kind, self.size, self.contiguous = other.plain, other.kind, other.size, other.contiguous
+        self.lb, self.extent, self.true_lb, self.true_ub = other.lb, other.extent, other.true_lb, other.true_ub
+
+
+cdef object _datatypes = None       # the class of the last datatype that `_is_datatype` has seen
+
+
+cdef inline bint _is_datatype(object what) except -1:
+    """Return whether *what* is a datatype. The test of the class alone is faster than that of its bases."""
+    global _datatypes
+    if type(what) is _datatypes:
+        return True
+    if isinstance(what, MsgType):
+        _datatypes = type(what)
+        return True
+    return False
+
+
+cdef class NoMemory:
+    """Base class of constants in the place of a buffer. As a buffer it is empty, and no message accepts it."""
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        # Without `obj` the memoryview belongs to nothing, as mpi4py requires.
+        view.buf, view.len, view.readonly, view.ndim, view.itemsize = <char *>b"", 0, 1, 1, 1
+        view.format = <char *>b"B" if flags & PyBUF_FORMAT else NULL
+        view.shape = &view.len if flags & PyBUF_ND else NULL
+        view.strides = &view.itemsize if (flags & PyBUF_STRIDES) == PyBUF_STRIDES else NULL
+        view.suboffsets = view.internal = NULL
+
+
+cdef bint _is_plain_list(object spec, Py_buffer *view, int flags, Py_ssize_t blocks) except -1:
+    """Pin the buffer of [buffer, datatype], [buffer, count] or [buffer, count, datatype], if it is contiguous.
+
+    Sets `view.len` to the length of the elements. A count is that of one of `blocks` blocks. Returns 0 if the general
+    path has to interpret or to refuse the list.
+    """
+    cdef Py_ssize_t n = PySequence_Fast_GET_SIZE(spec), count = -1, each, total
+    cdef MsgType kind = None
+    if n != 2 and n != 3:
+        return 0
+    what, last = _item(spec, 0), _item(spec, n - 1)
+    if _is_datatype(last):
+        kind = <MsgType>last
+        if kind.plain == 0:
+            return 0
+    elif n == 3:
+        return 0
+    if kind is None or n == 3:
+        number = _item(spec, 1)
+        if not PyLong_CheckExact(number):
+            return 0
+        count = number
+        if count < 0:
+            return 0
+    if not _is_array(what, view, flags):
+        if what is None or isinstance(what, NoMemory) or not PyObject_CheckBuffer(what):
+            return 0
+        if kind is not None:
+            PyObject_GetBuffer(what, view, PyBUF_ANY_CONTIGUOUS | flags)
+        elif not _is_plain(what, view, flags):
+            return 0
+    each = (view.itemsize if kind is None else kind.plain) * blocks
+    if count < 0:
+        if each != 1 and view.len % each:
+            PyBuffer_Release(view)
+            return 0
+    else:
+        total = viakit_place(count, each)       # a division would take longer
+        if not 0 <= total <= view.len:
+            PyBuffer_Release(view)
+            return 0
+        view.len = total
+    return 1
+
+
+cdef inline bint _is_message(object buf, Py_buffer *view, int flags, Py_ssize_t blocks=1) except -1:
+    """Pin `buf` if it is one contiguous buffer, alone or in a list. Returns 0 if the general path interprets it."""
+    if PyList_CheckExact(buf) or PyTuple_CheckExact(buf):
+        return _is_plain_list(buf, view, flags, blocks)
+    return _is_plain(buf, view, flags)
