@@ -17,6 +17,7 @@ COSTS = {  # fixed cost in s, bandwidth in B/s
     "bip-eth": (2.2e-6, 6e9),
     "tcp": (3.4e-6, 2e9),
     "tcp:default": (3.4e-6, 1.3e9),
+    "tcp:fresh": (3.4e-6, 1.3e9),
     "udp": (2.9e-6, 1.8e9),
     "zmq": (9.0e-6, 1.5e9),
     "unix": (1.9e-6, 4e9),

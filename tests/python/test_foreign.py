@@ -1,7 +1,11 @@
 """Results of NetPIPE, of the OSU benchmarks and of iperf3, and NetPIPE as a protocol of a sweep."""
 
+import contextlib
 import json
 import shutil
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import click.testing
 import numpy as np
@@ -13,6 +17,7 @@ from viakit.measure import comparison, foreign, kinds, plan, result, sweep, tabl
 from viakit.measure.endpoints import MeasureError
 from viakit.measure.foreign import best_of_trials
 from viakit.measure.pair import Pair
+from viakit.measure.sides import FreshSocketSide
 from viakit.testbed import Testbed
 
 NETPIPE = "       1 0.256000   0.00002980\n      64 20.436572   0.00002389\n 4194304 9000.000000   0.00355556\n"
@@ -131,6 +136,27 @@ def test_netpipe_between_hosts():
         assert pair.info["mtu"] == 1500
 
 
+def test_a_fresh_connection_for_each_burst():
+    common = {"protocol": "tcp:fresh", "level": "c", "wait": "block", "secret": "00" * 32, "address": "127.0.0.1"}
+    sides = [FreshSocketSide({**common, "side": side, "interface": "lo", "sockbuf": 65536}) for side in range(2)]
+    with ThreadPoolExecutor(2) as pool, contextlib.closing(sides[0]), contextlib.closing(sides[1]):
+        offers = [side.open() for side in sides]
+        list(pool.map(lambda side: side.connect(offers[1 - side.side], time.monotonic() + 20), sides))
+        assert sides[0].describe()["congestion"]  # the kernel's congestion control
+        ports = {sides[0].sock.getsockname()[1]}
+        for nbytes in (1, 100_000, 1):
+            plan = {"mode": "pingpong", "warmup": 1, "count": 20, "buffers": "same", "timeout_s": 20.0}
+            list(pool.map(lambda one, n=nbytes, plan=plan: one.endpoint.prepare(n, side=one.side, **plan), sides))
+            samples = list(pool.map(lambda side: side.endpoint.run(), sides))
+            assert len(np.frombuffer(samples[0])) == 20
+            assert sides[0].endpoint.counters()["bytes_sent"] == 21 * nbytes
+            assert sides[0].sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == 131072  # Linux doubles the size
+            ports.add(sides[0].sock.getsockname()[1])
+    assert len(ports) == 4  # the first connection, and one for each burst
+    with Pair("tcp:fresh", wait="block") as pair:
+        assert np.size(pair.run(100, count=20).one_way_s) == np.size(pair.run(100, count=20).one_way_s) == 20
+
+
 def test_what_netpipe_cannot_do(monkeypatch):
     with pytest.raises(plan.UsageError, match="--wait poll, only with block"):
         plan.plan(plan.Config(["netpipe:tcp"], [8]))
@@ -154,5 +180,8 @@ def test_the_verdict_on_netpipe_names_the_sizes_that_disagree():
     mine["points"][2]["bursts_best_s"] = [peer["points"][2]["one_way_s"]["median"]]
     assert table.agreement(document) == ["netpipe:tcp and tcp agree within 10 % at 3 of 3 sizes."]
     assert best_of_trials([9.0] * 6 + [3.0, 5.0] + [9.0] * 6) == 4.0
+    mine["protocol"] = "tcp:fresh"
+    assert table.agreement(document) == ["netpipe:tcp and tcp:fresh agree within 10 % at 3 of 3 sizes."]
+    mine["protocol"] = "tcp"
     peer["points"].pop()
     assert table.agreement(document) == ["netpipe:tcp and tcp agree within 10 % at 2 of 2 sizes."]

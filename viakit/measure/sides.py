@@ -31,7 +31,16 @@ from viakit.launch.handshake import Reception, introduce
 from viakit.measure import endpoints
 from viakit.measure.endpoints import MeasureError
 
-__all__ = ["Side", "SocketSide", "StreamSide", "interface_facts", "library_in_process", "make_side", "pin"]
+__all__ = [
+    "FreshSocketSide",
+    "Side",
+    "SocketSide",
+    "StreamSide",
+    "interface_facts",
+    "library_in_process",
+    "make_side",
+    "pin",
+]
 
 _SIOCGIFMTU, _SIOCETHTOOL = 0x8921, 0x8946
 _ETHTOOL = {"rx-checksum": 0x14, "tx-checksum": 0x16, "sg": 0x18, "tso": 0x1E, "gso": 0x23, "gro": 0x2B}
@@ -258,8 +267,58 @@ class SocketSide(StreamSide):
         facts = socket_facts(self.sock, "TCP, TCP_NODELAY" if self.is_tcp else "Unix stream socket")
         if self.is_tcp:
             facts["sockbuf"] = self.request.get("sockbuf") or "automatic"
+            name = self.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+            facts["congestion"] = name.rstrip(b"\0").decode("ascii", "replace")
             facts |= interface_facts(self.request["interface"])
         return facts
+
+
+class FreshSocketSide(SocketSide):
+    """TCP with a new connection for each burst.
+
+    The kernel learns from a connection's past: the sizes of its buffers, its round trip, and the rate of its congestion
+    control. A burst on a new connection does not depend on the bursts before it.
+    """
+
+    def connect(self, peer: dict[str, Any], deadline: float) -> None:
+        """Make the first connection, to learn that it can be made."""
+        super().connect(peer, deadline)
+        self.endpoint = _FreshEndpoint(self, peer, self.endpoint)
+
+    def accept(self, deadline: float) -> None:
+        """B: accept a connection, and keep the listener for the next one."""
+        assert self.listener is not None
+        kept = self.listener
+        self.listener = kept.dup()
+        try:
+            super().accept(deadline)  # closes the copy
+        finally:
+            self.listener = kept
+
+    def renew(self, peer: dict[str, Any], deadline: float) -> Any:
+        """Close the connection and make another one. Return its endpoint."""
+        assert self.sock is not None
+        self.sock.close()
+        fresh = self.endpoint
+        super().connect(peer, deadline)
+        made, self.endpoint = self.endpoint, fresh
+        return made
+
+
+class _FreshEndpoint:
+    """The endpoint of the present connection, with the methods of :class:`viakit._core.BenchEndpoint`."""
+
+    def __init__(self, side: FreshSocketSide, peer: dict[str, Any], first: Any) -> None:
+        self.side, self.peer, self.now = side, peer, first
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.now, name)
+
+    def prepare(self, *arguments: Any, timeout_s: float, **plan: Any) -> None:
+        """Make a connection and prepare its endpoint. Both sides do so at once."""
+        self.now.close()
+        self.now = self.side.renew(self.peer, time.monotonic() + timeout_s)
+        self.now.prepare(*arguments, timeout_s=timeout_s, **plan)
 
 
 class UdpSide(Side):

@@ -300,7 +300,7 @@ class _Run:
         self.points = [_Point(one, nbytes) for one, its in sizes.items() for nbytes in its]
         if any(one.name == "netpipe:tcp" for one in self.series):
             for point in self.points:
-                point.bests = [] if point.series.name == "tcp" else None
+                point.bests = [] if point.series.name in ("tcp", "tcp:fresh") else None
         self.turns.clock.restart()
         longest = LONGEST_BURST_S if self.in_turns else STREAM_BURST_S
         share = self.config.seconds / max(len(self.points), 1) / MIN_ROUNDS

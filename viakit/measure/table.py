@@ -387,16 +387,17 @@ def agreement(document: Document) -> list[str]:
     texts = []
     for group in groups(document):
         sides = {one["protocol"]: one for one in group}
-        mine, peer = sides.get("tcp"), sides.get("netpipe:tcp")
+        # NPtcp makes a connection for each burst, and so does tcp:fresh.
+        name = "tcp:fresh" if "tcp:fresh" in sides else "tcp"
+        mine, peer = sides.get(name), sides.get("netpipe:tcp")
         if mine is None or peer is None:
             continue
         pairs = [(point, other) for point in mine["points"] if (other := point_at(peer, point["nbytes"]))]
         ratios = {a["nbytes"]: b["one_way_s"]["median"] / _as_netpipe(a) for a, b in pairs}
         far = {n: ratio for n, ratio in ratios.items() if not 1 / AGREES <= ratio <= AGREES}
         limit = f"{100 * (AGREES - 1):.0f} %"
-        text = (
-            f"netpipe:tcp and tcp agree within {limit} at {len(ratios) - len(far)} of {counted(len(ratios), 'size')}."
-        )
+        near = f"{len(ratios) - len(far)} of {counted(len(ratios), 'size')}"
+        text = f"netpipe:tcp and {name} agree within {limit} at {near}."
         outside = ", ".join(f"{format_size(n)} ({format_ratio(ratio)})" for n, ratio in far.items())
         texts.append(text + f" Not at: {outside}, with the ratio of NetPIPE's time." * bool(far))
     return texts
