@@ -216,6 +216,9 @@ int msg_buffer_detach(msg_world *world, void **buf, size_t *len);
 int msg_test(msg_world *world, msg_request **request, msg_status *status);
 /* Waits at most timeout_ms. MSG_SUCCESS, MSG_TIMEOUT or MSG_INTERRUPTED; the last two leave the request active. */
 int msg_wait(msg_world *world, msg_request **request, msg_status *status, int64_t timeout_ms);
+/* The beginning of msg_wait for a caller that holds a lock, as msg_recv_soon is that of msg_recv: polls for some
+ * microseconds. If it returns MSG_PENDING, call msg_wait. */
+int msg_wait_soon(msg_world *world, msg_request **request, msg_status *status);
 /* Returns 1 if the request is complete, else 0. Neither frees it nor makes progress. (MPI_Request_get_status makes
  * progress first: call msg_progress.) */
 int msg_request_peek(const msg_world *world, const msg_request *request, msg_status *status);

@@ -349,6 +349,19 @@ int msg_wait(msg_world *w, msg_request **request, msg_status *status, int64_t ti
     return code;
 }
 
+int msg_wait_soon(msg_world *w, msg_request **request, msg_status *status)
+{
+    int code = MSG_PENDING;
+    if (*request == NULL || !msg_try_enter(w))
+        return MSG_PENDING;
+    if (is_active(w, *request) && msg_poll_for(w, *request)) {
+        msg_reap(w, request, status);
+        code = MSG_SUCCESS;
+    }
+    msg_unlock(w);
+    return code;
+}
+
 int msg_test(msg_world *w, msg_request **request, msg_status *status)
 {
     int code = MSG_SUCCESS;

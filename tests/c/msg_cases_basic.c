@@ -150,6 +150,23 @@ void case_ring(msg_world **world, int rank, int n_ranks)
         }
 }
 
+/* A request whose message has not been sent stays active, until msg_wait ends it. A complete one ends at once. */
+static void wait_soon(msg_world *w)
+{
+    int v = 0;
+    msg_request *r = NULL;
+    msg_status s;
+    GIVES(msg_wait_soon(w, &r, &s), MSG_PENDING);
+    OK(msg_irecv(w, 1, &v, sizeof v, 1, 5, &r));
+    GIVES(msg_wait_soon(w, &r, &s), MSG_PENDING);
+    CHECK(r != NULL);
+    job_meet();
+    while (!msg_request_peek(w, r, NULL))
+        msg_progress(w);
+    OK(msg_wait_soon(w, &r, &s));
+    CHECK(v == 5 && s.tag == 5 && s.source == 1 && r == NULL);
+}
+
 /* Calls that do not wait: a message that is there is received at once, with its error. Otherwise the receive is under
  * way, and msg_recv_rest ends it. Nothing begins while another thread has the lock. */
 void case_soon(msg_world **world, int rank, int n_ranks)
@@ -174,6 +191,7 @@ void case_soon(msg_world **world, int rank, int n_ranks)
         GIVES(msg_recv_soon(w, 1, &v, 1, 1, 3, &s, &r), MSG_ERR_TRUNCATE);
         OK(msg_recv_rest(w, 1, &v, sizeof v, 1, 4, &s, NULL));
         CHECK_EQ(v, 4);
+        wait_soon(w);
     } else {
         GIVES(msg_send_now(w, 1, &v, sizeof v, 99, 1), MSG_PENDING); /* msg_send reports the error */
         job_meet();
@@ -185,13 +203,18 @@ void case_soon(msg_world **world, int rank, int n_ranks)
         }
         /* Both ranks have met. Only a channel without a short path, or without credits, leaves it to msg_send. */
         CHECK(w->peers[0].n_short == 0 || job_counter(w, MSG_COUNTER_eager_sent) == 4);
+        job_meet();
+        OK(msg_send(w, 1, &v, sizeof v, 0, 5, MSG_STANDARD));
     }
+    msg_request none = {0};
     int threads = w->threads;
     w->threads = 1;
     msg_lock(w); /* as another thread */
     GIVES(msg_send_now(w, 1, &v, sizeof v, !rank, 9), MSG_PENDING);
     GIVES(msg_recv_soon(w, 1, &v, sizeof v, !rank, 9, &s, &r), MSG_PENDING);
     CHECK(r == NULL);
+    r = &none;
+    GIVES(msg_wait_soon(w, &r, &s), MSG_PENDING);
     msg_unlock(w);
     w->threads = threads;
 }

@@ -93,6 +93,7 @@ cdef extern from "msg/msg.h" nogil:
 
     int msg_test(msg_world *world, msg_request **request, msg_status *status)
     int msg_wait(msg_world *world, msg_request **request, msg_status *status, int64_t timeout_ms)
+    int msg_wait_soon(msg_world *world, msg_request **request, msg_status *status)
     int msg_request_peek(const msg_world *world, const msg_request *request, msg_status *status)
     int msg_cancel(msg_world *world, msg_request *request)
 

@@ -178,14 +178,20 @@ cdef class MsgRequest:
         return 1
 
     cdef int _wait_alone(self, int64_t timeout_ms) except -1:
-        """Wait in the engine, without progress of other operations of this process. The operation is under way."""
+        """Wait in the engine, without progress of other operations of this process. The operation is under way.
+
+        The GIL is kept while a message in a short buffer is polled for some microseconds.
+        """
         cdef MsgWorld world = self._comm.world
-        cdef int code
-        world._n_calls += 1
-        with nogil:
-            code = msg_wait(world._w, &self._r, &self._status, timeout_ms)
-        world._n_calls -= 1
-        world._left()
+        cdef int code = MSG_PENDING
+        if timeout_ms != 0 and self._view.len < LONG_MESSAGE:
+            code = msg_wait_soon(world._w, &self._r, &self._status)
+        if code == MSG_PENDING:
+            world._n_calls += 1
+            with nogil:
+                code = msg_wait(world._w, &self._r, &self._status, timeout_ms)
+            world._n_calls -= 1
+            world._left()
         if code == MSG_TIMEOUT:
             _raise_signal()
             return 0
