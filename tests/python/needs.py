@@ -27,6 +27,12 @@ def tool(name: str) -> str:
     return path
 
 
+def lam() -> None:
+    """Skip a test if LAM/MPI is not installed."""
+    if shutil.which("lamboot") is None:
+        pytest.skip("missing package lam-runtime: sudo apt-get install lam-runtime")
+
+
 def compiler() -> list[str]:
     """Return the command of the C compiler that compiles plain loops."""
     try:
@@ -58,6 +64,8 @@ def protocol(name: str) -> None:
         oshmem()
     elif "pvm" in found.needs:
         tool("pvm")
+    elif "lam" in found.needs:
+        lam()
     elif found.by_mpi:
         mpi_library(found.library)
 

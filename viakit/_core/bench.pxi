@@ -124,7 +124,12 @@ cdef class BenchEndpoint:
 
     def join(self, bytes peer):
         """Connect to the other side, whose address that is."""
-        cdef int code = bench_join(self._open(), <const unsigned char *><char *>peer, len(peer))
+        cdef bench_ep *ep = self._open()
+        cdef const unsigned char *address = <const unsigned char *><char *>peer
+        cdef size_t n = len(peer)
+        cdef int code
+        with nogil:
+            code = bench_join(ep, address, n)
         if code < 0:
             raise self._failed(code)
 
@@ -142,6 +147,17 @@ cdef class BenchEndpoint:
         cdef char error[BENCH_ERROR_LEN]
         cdef bytes path = library.encode()
         return BenchEndpoint._wrap(bench_mpi_open(path, comm, byte_type, peer, error), error, None)
+
+    @staticmethod
+    def lam(str library, bint polled):
+        """Initialise LAM, and create an endpoint: B's `join` has no address, and accepts. It cannot be interrupted."""
+        cdef char error[BENCH_ERROR_LEN]
+        cdef bytes path = library.encode()
+        cdef const char *name = path
+        cdef bench_ep *ep
+        with nogil:
+            ep = bench_lam_open(name, polled, error)
+        return BenchEndpoint._wrap(ep, error, None)
 
     @staticmethod
     def pvm(str library, int peer, bint in_place, bint polled):

@@ -112,6 +112,7 @@ cdef extern from "bench/bench.h" nogil:
     int bench_join(bench_ep *ep, const unsigned char *address, size_t len)
     bench_ep *bench_zmq_open(void *socket, const char *library, bint polled, char *error)
     bench_ep *bench_mpi_open(const char *library, uintptr_t comm, uintptr_t byte_type, int peer, char *error)
+    bench_ep *bench_lam_open(const char *library, bint polled, char *error)
     bench_ep *bench_pvm_open(const char *library, int peer, bint in_place, bint polled, char *error)
     bench_ep *bench_via_open(const bench_via_options *options, char *error)
     int bench_via_address(bench_ep *ep, unsigned char *address, size_t room)

@@ -33,6 +33,7 @@ __all__ = [
     "find",
     "find_all",
     "is_mapped",
+    "launcher_in_path",
     "mpich_files",
     "oshmem",
     "remove_files",
@@ -123,8 +124,14 @@ def _chosen() -> Library | None:
     if not libmpi:
         return None
     flavour = _flavour_of(libmpi)
-    launcher = _launcher(Path(os.path.dirname(libmpi)).parent / "bin", flavour) or shutil.which("mpiexec")
+    launcher = _launcher(Path(os.path.dirname(libmpi)).parent / "bin", flavour) or launcher_in_path()
     return Library(flavour, libmpi, launcher) if flavour and launcher else None
+
+
+def launcher_in_path() -> str | None:
+    """Return the mpiexec in PATH, unless it is LAM's, which Debian's alternatives may select."""
+    found = shutil.which("mpiexec")
+    return found if found and not os.path.realpath(found).endswith("/mpiexec.lam") else None
 
 
 def _launcher(folder: Path, flavour: str | None) -> str | None:

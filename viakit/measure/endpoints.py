@@ -70,7 +70,7 @@ class Protocol:
     needs : frozenset of str
         "testbed": two hosts connected by a wire; "RDMA": an RDMA card on each side; "mpi": an MPI library and mpi4py;
         "oshmem": its OpenSHMEM library;
-        "NPtcp": that program. "pvm": PVM 3, with its daemon.
+        "NPtcp": that program. "pvm", "lam": PVM 3 and LAM/MPI, with their daemons.
     description : str
         Description in one line.
     min_bytes, max_bytes : int
@@ -127,8 +127,13 @@ class Protocol:
 
     @property
     def apart(self) -> bool:
-        """Whether the sides must be on two hosts: each has an interface for raw frames, or a daemon of PVM."""
-        return self.raw or "pvm" in self.needs
+        """Whether the sides must be on two hosts: each has an interface for raw frames, or a daemon."""
+        return self.raw or bool(self.daemon)
+
+    @property
+    def daemon(self) -> str:
+        """Name of the library that has a daemon on each host: "PVM", "LAM", or ""."""
+        return next((name for name in ("PVM", "LAM") if name.lower() in self.needs), "")
 
     @property
     def by_interface(self) -> bool:
@@ -283,6 +288,11 @@ _TABLE = {
               ("", "s", "through its daemons", " through its daemons"),
               (":direct", "<", "by TCP between the tasks (PvmRouteDirect)", " on its direct route"),
               (":inplace", ">", "the same, from the user's memory (PvmDataInPlace)", ", direct and in place"))),
+        _row("lam", "ip", "sides_lam:LamSide", "purple s",
+             "LAM/MPI itself, from C: client to client, by TCP", "LAM", needs=("lam",),
+             **_TWO_WAITS, **_UNCOUNTED, **_TCP),
+        _row("lam:lamd", "ip", "sides_lam:LamSide", "purple o", "LAM/MPI through its daemons (rpi lamd)",
+             "LAM through its daemons", needs=("lam",), modes=("pingpong",), **_TWO_WAITS, **_UNCOUNTED),
         _row("frames", "eth", "sides:FramesSide", "ink >",
              "bare Ethernet frames, no protocol: the least that raw sockets can cost on a wire",
              min_bytes=1, max_bytes=8 << 20, **_WIRE, **_TWO_WAITS),

@@ -166,8 +166,8 @@ class Pair(children.Team):
                 "which needs no root, or name the interfaces (--interface IF0,IF1)",
                 "usage",
             )
-        if "pvm" in self.protocol.needs and testbed is None:
-            raise MeasureError(f"{protocol}: PVM has one daemon on each host. Remedy: --hosts testbed", "usage")
+        if (name := self.protocol.daemon) and testbed is None:
+            raise MeasureError(f"{protocol}: {name} has one daemon on each host. Remedy: --hosts testbed", "usage")
         if self.protocol.by_interface and testbed is None and not interface:
             raise MeasureError(
                 f"{protocol} needs an RDMA card on each side. Remedy: --hosts ssh:A,B --network verbs:DEVICE, or name "
