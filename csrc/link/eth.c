@@ -12,16 +12,17 @@
  * accepts both.
  *
  * Receiving uses a ring of slots that the kernel fills (PACKET_RX_RING, TPACKET_V2) and the link reads in place, so
- * polling needs no system call. Sending takes one system call per frame or super-frame and bypasses the queueing
- * discipline (PACKET_QDISC_BYPASS).
+ * polling needs no system call (eth_receive.c). Sending takes one system call per frame or super-frame and bypasses the
+ * queueing discipline (PACKET_QDISC_BYPASS).
  *
  *   slot:  | status | lengths, offsets | ... | Ethernet header | ... |   status: TP_STATUS_USER: the link's,
  *                                                                                  else the kernel's
  *
- * There are two rings, each with a socket of its own: many short slots for frames of the MTU, and some of 66 KiB for
- * super-frames. Hence a frame never wastes a long slot, and a super-frame lies in one piece. The sender on a veth pair
- * also pays for the work of the receiving side's kernel in its interrupt, including the copy into the ring. But the
- * pages that this copy frees are the sender's next ones, still in its cache.
+ * There are three rings, each with a socket of its own: many short slots for frames of the MTU, some of 66 KiB for
+ * super-frames, and short ones for the beginnings of super-frames in a queue. Hence a frame never wastes a long slot,
+ * and a super-frame lies in one piece. The sender on a veth pair also pays for the work of the receiving side's kernel
+ * in its interrupt, including the copy into the ring. But the pages that this copy frees are the sender's next ones,
+ * still in its cache.
  *
  * Super-frames are sent by a socket of their own, because PACKET_VNET_HDR also puts that header in front of received
  * frames.
@@ -29,13 +30,11 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <net/if.h>
-#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "base/atomic.h"
 #include "base/cancel.h"
 #include "base/copy.h"
 #include "base/crc32c.h"
@@ -43,6 +42,7 @@
 #include "base/files.h"
 #include "base/inet_sum.h"
 #include "link/eth.h"
+#include "link/eth_filter.h"
 #include "link/frame_layout.h"
 #include "link/seal.h"
 #include "link/station.h"
@@ -85,7 +85,7 @@ static uint8_t *make_head(struct link *link, const struct link_peer *peer, struc
          * filter expect. Then length, identification, flags, 64 hops, and 17 for UDP (RFC 791). */
         h->ip[0] = 0x45;
         put16(h->ip + 2, IP_UDP_LEN + len);
-        put16(h->ip + 4, link->ip_id++);
+        put16(h->ip + 4, (link->ip_id++ & (ETH_MARK - 1)) | link->mark);
         h->ip[6] = 0x40; /* do not fragment */
         h->ip[8] = 64;
         h->ip[9] = 17;
@@ -137,6 +137,7 @@ static int eth_send_short(struct link *link, struct link_peer *peer, const uint6
     uint8_t *head = make_head(link, peer, (struct eth_head *)link->small, link->form == VIAKIT_FORM_UDP,
                               (uint32_t)(header_len + len), &head_len);
     link_seal_short(head + head_len, header, payload, len);
+    link->stream = NULL;
     if (verdict(link, vk_send(link->fd, head, head_len + header_len + len, MSG_DONTWAIT)) <= ETH_FULL)
         return 0;
     link_count_copied(link->client, len);
@@ -151,6 +152,8 @@ static enum eth_verdict send_single(struct link *link, const struct link_peer *p
     struct eth_head *h = (struct eth_head *)link->small;
     size_t head_len;
     link_seal(f);
+    if (f->payload_len)
+        link->stream = NULL;
     if (vk_likely(f->payload_len <= SMALL)) { /* head, header and payload in one buffer */
         uint8_t *head = make_head(link, peer, h, as_udp, len, &head_len), *end = link_lay_out(head + head_len, f);
         link_count_copied(link->client, f->payload_len);
@@ -174,6 +177,16 @@ static int run_length(struct link *link, const struct link_frame *frames, int n)
     return 1;
 }
 
+/* Returns the mark of a super-frame of len bytes: it is set if this one and the data before it, to the same peer, are
+ * super-frames of full length, as only those of messages longer than one are (eth_receive.c). */
+static uint32_t next_mark(struct link *link, const struct link_peer *peer, uint32_t len)
+{
+    int is_full = len + link->segment > link->super_bytes || len >= link->super_segments * link->segment;
+    uint32_t mark = is_full && link->stream == peer ? ETH_MARK : 0;
+    link->stream = is_full ? peer : NULL;
+    return mark;
+}
+
 /* Sends a run of frames behind one Ethernet, IP and UDP header with one call: all or none. Returns ETH_FULL if the
  * queue is full or the interface does not segment (send_instead distinguishes the two). */
 static enum eth_verdict send_super(struct link *link, const struct link_peer *peer, struct link_frame *frames, int n)
@@ -189,7 +202,9 @@ static enum eth_verdict send_super(struct link *link, const struct link_peer *pe
         k += link_gather(f, iov + k);
         len += f->header_len + (uint32_t)f->payload_len;
     }
+    link->mark = next_mark(link, peer, len);
     make_head(link, peer, &head, 1, len, &iov[0].iov_len);
+    link->mark = 0;
     request_segmentation(&head, frames[0].header_len + (uint32_t)frames[0].payload_len, len);
     /* Begin at virtio's header, which stands right before Ethernet's (struct eth_head). */
     iov[0] = (struct iovec){&head, iov[0].iov_len + sizeof head.vnet};
@@ -232,203 +247,6 @@ static int eth_send(struct link *link, struct link_peer *peer, struct link_frame
         done += run;
     }
     return done;
-}
-
-/* ---------------------------------------------------------------- receiving */
-
-/* Returns slot i of the ring. Slots do not cross blocks, so the rest at the end of a block is unused. */
-static inline struct tpacket2_hdr *slot(const struct eth_ring *ring, uint32_t i)
-{
-    return (struct tpacket2_hdr *)(void *)(ring->memory + (size_t)(i / ring->slots_per_block) * BLOCK +
-                                           (size_t)(i % ring->slots_per_block) * ring->slot_len);
-}
-
-/* Returns the length of the first segment, a wire header and its payload, of len bytes. A length that reaches beyond
- * the end is cut here and then refused by the provider, as is an incomplete header. */
-static size_t segment_len(const uint8_t *p, size_t len)
-{
-    uint16_t payload;
-    if (len < sizeof(struct wire_header))
-        return len;
-    memcpy(&payload, p + offsetof(struct wire_header, len), sizeof payload);
-    return sizeof(struct wire_header) + payload < len ? sizeof(struct wire_header) + payload : len;
-}
-
-/* Delivers one or more segments in place. The loop ends, because each pass consumes at least one byte. */
-static void deliver_segments(struct link *link, const uint8_t *from, const uint8_t *p, size_t len)
-{
-    do {
-        size_t n = segment_len(p, len);
-        link_deliver(link->client, from, NULL, p, n);
-        p += n;
-        len -= n;
-    } while (len);
-}
-
-/* Returns how many bytes of segments lie behind the headers of a frame of the form "udp". The frame has len bytes, of
- * which `have` are at hand. Returns 0 if it is not a viakit frame. */
-static size_t segments_in_udp(const struct link *link, const uint8_t *frame, size_t have, size_t len)
-{
-    const struct ether_header *e = (const struct ether_header *)frame;
-    const uint8_t *ip = frame + sizeof *e;
-    if (have < sizeof *e + IP_UDP_LEN || e->ether_type != htons(ETHERTYPE_IP) || ip[0] != 0x45 || ip[9] != 17) {
-        LINK_COUNT(link->client, dropped_malformed, 1);
-        return 0;
-    }
-    /* UDP's own length gives the end of the segments: a short frame is padded to Ethernet's minimum. */
-    size_t udp_len = (size_t)ip[IP_LEN + 4] << 8 | ip[IP_LEN + 5];
-    if (udp_len <= UDP_LEN || udp_len - UDP_LEN > len - sizeof *e - IP_UDP_LEN) {
-        LINK_COUNT(link->client, dropped_malformed, 1);
-        return 0;
-    }
-    return udp_len - UDP_LEN;
-}
-
-/* Returns whether the frame is for this station. A promiscuous interface also receives frames for others. A broadcast
- * frame is a discovery request (via/connect/discover.c). */
-static int is_for_us(const struct link *link, const uint8_t *frame, size_t len)
-{
-    static const uint8_t broadcast[6] = {0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF};
-    return len >= sizeof(struct ether_header) &&
-           (vk_likely(memcmp(frame, link->address, 6) == 0) || memcmp(frame, broadcast, 6) == 0);
-}
-
-/* Verifies UDP's checksum of a frame that segments_in_udp() has accepted, over pseudo-header, UDP's header and data. */
-static int udp_sum_right(const uint8_t *ip, size_t len)
-{
-    uint32_t udp_len = (uint32_t)(UDP_LEN + len);
-    return vk_inet_sum(ip + IP_LEN, udp_len, vk_inet_sum(ip + 12, 8, 17 + udp_len)) == 0xFFFF;
-}
-
-/* 0: the sender computed no checksum, but the kernel or a card may report the frame as checked. */
-static int has_udp_sum(const uint8_t *ip)
-{
-    return ip[IP_LEN + 6] | ip[IP_LEN + 7];
-}
-
-/* The kernel's status of a frame's checksum: verified by its interface, or not computed because the frame has never
- * left this machine. In the second case the sum in the frame is unfinished, because no wire could have damaged the
- * frame. */
-#define CHECKED (TP_STATUS_CSUM_VALID | TP_STATUS_CSUMNOTREADY)
-
-/* Delivers a frame that lies in its slot, in either form. Its header is not copied here: the provider does that. */
-static void deliver_slot(struct link *link, const uint8_t *frame, size_t len, uint32_t status)
-{
-    const struct ether_header *e = (const struct ether_header *)frame;
-    if (!is_for_us(link, frame, len))
-        return;
-    if (e->ether_type == htons(WIRE_ETHERTYPE)) {
-        /* Short frames arrive padded to 60 bytes: the padding is not a second segment. */
-        const uint8_t *segment = frame + sizeof *e;
-        link_deliver(link->client, e->ether_shost, NULL, segment, segment_len(segment, len - sizeof *e));
-        return;
-    }
-    size_t n = segments_in_udp(link, frame, len, len);
-    if (n == 0)
-        return;
-    const uint8_t *segments = frame + sizeof *e + IP_UDP_LEN;
-    /* The second byte of a segment is its flags. Frames whose own checksum covers them entirely need no other. Those of
-     * a super-frame have a checksum of the header only, so UDP's must be right for the rest. */
-    if (n > 1 && !(segments[1] & WIRE_FLAG_CRC))
-        link_set_checksum_verified(link->client, has_udp_sum(frame + sizeof *e) &&
-                                                     ((status & CHECKED) || udp_sum_right(frame + sizeof *e, n)));
-    deliver_segments(link, e->ether_shost, segments, n);
-    link_set_checksum_verified(link->client, 0);
-}
-
-/* Counts the frames that the kernel dropped since the last call: reading the statistics clears them. */
-static void count_losses(struct link *link)
-{
-    const int fds[] = {link->fd, link->super_fd};
-    for (int i = 0; i < 2; i++) {
-        struct tpacket_stats s;
-        socklen_t len = sizeof s;
-        if (fds[i] >= 0 && getsockopt(fds[i], SOL_PACKET, PACKET_STATISTICS, &s, &len) == 0)
-            LINK_COUNT(link->client, dropped_ring_full, s.tp_drops);
-    }
-}
-
-/* Returns the status of the next slot of a ring if it is the link's, else 0. */
-static inline uint32_t slot_status(const struct eth_ring *ring, struct tpacket2_hdr **h)
-{
-    if (ring->memory == NULL)
-        return 0;
-    *h = slot(ring, ring->at);
-    uint32_t status = vk_load_acquire(&(*h)->tp_status); /* acquire: the frame is there before its status */
-    return status & TP_STATUS_USER ? status : 0;
-}
-
-/* If both rings have a frame, compares the kernel's time stamps. If the clock is set back in between, one frame may be
- * delivered early. */
-static int is_before(const struct tpacket2_hdr *a, const struct tpacket2_hdr *b)
-{
-    return a->tp_sec != b->tp_sec ? a->tp_sec < b->tp_sec : a->tp_nsec < b->tp_nsec;
-}
-
-/* Link operation. Slots are read in order, up to the first that is still the kernel's. A slot is returned only after
- * its contents have been delivered, because frames are read in place. TP_STATUS_LOSING: frames were dropped since the
- * statistics were last read.
- *
- * The frames of one sender arrive one after the other, whichever ring each goes to. To keep their order, a ring that
- * was found empty is read once more if the other one was not: earlier frames are there by then. */
-static int eth_poll(struct link *link, int budget)
-{
-    int n = 0;
-    for (; n < budget; n++) {
-        struct tpacket2_hdr *h = NULL, *super = NULL;
-        uint32_t status = slot_status(&link->frames, &h), super_status = slot_status(&link->supers, &super);
-        if (vk_likely(!(status | super_status)))
-            break;
-        if (!super_status)
-            super_status = slot_status(&link->supers, &super);
-        else if (!status)
-            status = slot_status(&link->frames, &h);
-        struct eth_ring *ring = &link->frames;
-        if (super_status && !(status && is_before(h, super))) {
-            ring = &link->supers;
-            h = super;
-            status = super_status;
-        }
-        /* The frame's length, and how many bytes of it the kernel has put into the slot. */
-        if (vk_likely(h->tp_len == h->tp_snaplen))
-            deliver_slot(link, (const uint8_t *)h + h->tp_mac, h->tp_snaplen, status);
-        else
-            LINK_COUNT(link->client, dropped_malformed, 1); /* longer than any valid frame */
-        vk_store_release(&h->tp_status,
-                         TP_STATUS_KERNEL); /* release: the frame has been read before its slot is returned */
-        ring->at = ring->at + 1 == ring->n_slots ? 0 : ring->at + 1;
-        if (vk_unlikely(status & TP_STATUS_LOSING))
-            count_losses(link);
-    }
-    return n;
-}
-
-/* Link operation. Nothing is to be armed: a descriptor is readable while the last filled slot of its ring is the
- * link's, so no wake-up is missed. */
-static int eth_arm(struct link *link)
-{
-    struct tpacket2_hdr *h;
-    return (slot_status(&link->frames, &h) | slot_status(&link->supers, &h)) != 0;
-}
-
-/* Link operations: a sleeping thread polls both sockets. poll(2) ignores a descriptor of -1. */
-static int eth_watch(struct link *link, struct pollfd *fds)
-{
-    fds[0] = (struct pollfd){.fd = link->fd, .events = POLLIN};
-    fds[1] = (struct pollfd){.fd = link->super_fd, .events = POLLIN};
-    return 2;
-}
-
-/* Clears an error, for instance that the interface went down: it would end every later sleep at once. */
-static void eth_woken(struct link *link, const struct pollfd *fds, int n)
-{
-    (void)link;
-    for (int i = 0; i < n; i++) {
-        int error;
-        socklen_t len = sizeof error;
-        if (fds[i].revents & (POLLERR | POLLHUP))
-            getsockopt(fds[i].fd, SOL_SOCKET, SO_ERROR, &error, &len);
-    }
 }
 
 /* ---------------------------------------------------------------- stations */
@@ -484,6 +302,18 @@ static int eth_count_neighbours(struct link *link)
 
 /* ---------------------------------------------------------------- opening */
 
+/* Returns how many frames or super-frames the NIC can hold, whichever ring they go to. */
+static uint32_t least_room(const struct link *link)
+{
+    uint32_t least = link->frames.n_slots;
+    if (link->supers.memory && link->supers.n_slots < least)
+        least = link->supers.n_slots;
+    return link->streams.memory && link->stream_room < least ? link->stream_room : least;
+}
+
+/* In place of the first slot of a ring that does not exist: the link never gets it. */
+static struct tpacket2_hdr no_slot = {.tp_status = TP_STATUS_KERNEL};
+
 /* Link operation. The device is the interface's name. */
 static int eth_open(struct link_client *client, const char *device, const viakit_nic_options *options,
                     struct link **out, struct link_limits *limits)
@@ -496,7 +326,8 @@ static int eth_open(struct link_client *client, const char *device, const viakit
     if (link == NULL)
         return -ENOMEM;
     link->client = client;
-    link->fd = link->claim_fd = link->super_fd = link->send_fd = -1;
+    link->fd = link->claim_fd = link->super_fd = link->stream_fd = link->send_fd = -1;
+    link->frames.first = link->supers.first = link->streams.first = &no_slot;
     link->form = options->form;
     link->crc_always = options->checksum == VIAKIT_CHECKSUM_CRC;
     strcpy(link->interface, device);
@@ -515,9 +346,7 @@ static int eth_open(struct link_client *client, const char *device, const viakit
                                    .max_payload = link->segment - (uint32_t)sizeof(struct wire_header),
                                    .max_batch = 1,
                                    .short_below = link->segment < sizeof(struct wire_header) + SMALL ? 0 : SMALL + 1,
-                                   .ring_slots = link->supers.memory && link->supers.n_slots < link->frames.n_slots
-                                                     ? link->supers.n_slots
-                                                     : link->frames.n_slots,
+                                   .ring_slots = least_room(link),
                                    .frame_slots = link->super_frames ? 0 : link->frames.n_slots,
                                    .checksum = 1,
                                    .data_fd = -1, /* see eth_watch() */
@@ -539,7 +368,7 @@ static void eth_info(struct link *link, viakit_nic_info *info)
     uint32_t now = link->super_frames ? eth_super_batch(link->segment, link->super_bytes, link->super_segments) : 1;
     if (info->super_payload > now * info->max_payload)
         info->super_payload = now * info->max_payload;
-    count_losses(link);
+    eth_count_losses(link);
 }
 
 const struct link_ops link_eth = {

@@ -1,9 +1,10 @@
 /*
- * Declarations shared by the files of eth: eth.c moves frames, eth_open.c finds the interface and sets up the sockets,
- * eth_super.c decides whether super-frames are used and how long they are.
+ * Declarations shared by the files of eth: eth.c sends frames, eth_receive.c receives them, eth_open.c finds the
+ * interface and sets up the sockets, eth_super.c decides whether super-frames are used and how long they are.
  *
  *   fd         sends single frames, and receives them in the ring `frames`
  *   super_fd   receives super-frames in the ring `supers`, and other frames longer than the MTU allows
+ *   stream_fd  receives the super-frames of long messages in its queue, and their beginnings in the ring `streams`
  *   send_fd    sends super-frames: PACKET_VNET_HDR is an option of a socket and also changes what it receives
  *   claim_fd   holds this NIC's port (station.h), nothing else
  *
@@ -97,13 +98,14 @@ struct eth_ring {
     uint8_t *memory; /* NULL: no ring */
     size_t len;
     uint32_t n_slots, slot_len, slots_per_block;
-    uint32_t at; /* index of the first slot that has not been read */
+    uint32_t at;                /* index of the first slot that has not been read ... */
+    struct tpacket2_hdr *first; /* ... and that slot; without a ring one that is always the kernel's */
 };
 
 /* The owner of the NIC writes it. Only a ring's slots are shared: `status` of a slot names its present owner. */
 struct link {
     struct link_client *client;
-    int fd, super_fd, send_fd, claim_fd; /* -1: none */
+    int fd, super_fd, stream_fd, send_fd, claim_fd; /* -1: none */
     char interface[IFNAMSIZ];
     uint8_t address[6];
     uint16_t port;
@@ -113,7 +115,11 @@ struct link {
     uint32_t segment;        /* wire header and payload of a full frame */
     uint32_t super_bytes;    /* the most bytes of all segments of a super-frame */
     uint32_t super_segments; /* the most segments of a super-frame */
-    struct eth_ring frames, supers;
+    struct eth_ring frames, supers, streams;
+    uint32_t stream_room;           /* super-frames that have room in the queue of stream_fd */
+    uint8_t *queued;                /* SUPER_SLOT bytes for super-frames out of that queue */
+    const struct link_peer *stream; /* the last data were a super-frame of full length to this peer, if not NULL */
+    uint32_t mark;                  /* of the super-frame that is being sent: ETH_MARK or 0 */
     struct link_peer *peers;
     uint32_t n_peers;
     struct link_peer passing; /* destination of a single reply to an unknown peer */
@@ -137,6 +143,16 @@ void eth_station_prefix(const struct link *link, char prefix[64]);
 /* Opens interface, sockets, filters and rings. The filters are in place before any frame is received. Returns 0, or
  * -errno after having explained it. *mtu is set to the MTU of the frames that will be used. */
 int eth_bring_up(struct link *link, const viakit_nic_options *options, uint32_t *mtu);
+
+/* ---- eth_receive.c: operations of the link */
+
+int eth_poll(struct link *link, int budget);
+int eth_arm(struct link *link);
+int eth_watch(struct link *link, struct pollfd *fds);
+void eth_woken(struct link *link, const struct pollfd *fds, int n);
+
+/* Counts the frames that the kernel dropped since the last call. */
+void eth_count_losses(struct link *link);
 
 /* ---- eth_super.c */
 

@@ -32,7 +32,9 @@
 
 #define SLOTS 1024u           /* for frames of the MTU: 2 MiB at MTU 1500 */
 #define SUPER_SLOTS 64u       /* for super-frames: a window, 5 MiB; a ring that exceeds the caches is slower */
-#define SUPER_SLOTS_MOST 256u /* ... at most, if more are requested */
+#define SUPER_QUEUE 96u       /* super-frames in the queue, where only those in use occupy memory */
+#define SUPER_SLOTS_MOST 256u /* of either, if more are requested */
+#define SUPER_MEMORY 73728u /* bytes of a receive buffer that a super-frame takes at most: pages, and its description */
 /* Bytes of frames that the kernel may hold before it returns EAGAIN, if the system allows so many. */
 #define SEND_BUFFER (8 << 20)
 #define MIN_MTU 256u /* bytes: headers and some payload */
@@ -122,6 +124,7 @@ static int make_ring(int fd, struct eth_ring *ring, uint32_t slot_len, uint32_t 
         return -errno;
     madvise(p, ring->len, MADV_DONTFORK); /* a mapping in a child would keep the socket open, too */
     ring->memory = p;
+    ring->first = p;
     return 0;
 }
 
@@ -146,10 +149,13 @@ void eth_close(struct link *link)
 {
     drop_ring(&link->frames);
     drop_ring(&link->supers);
+    drop_ring(&link->streams);
     vk_file_close(link->fd);
     vk_file_close(link->super_fd);
+    vk_file_close(link->stream_fd);
     vk_file_close(link->send_fd);
     vk_file_close(link->claim_fd);
+    free(link->queued);
     while (link->peers) {
         struct link_peer *p = link->peers;
         link->peers = p->next;
@@ -177,12 +183,12 @@ static void set_send_buffer(int fd)
 
 /* Makes a socket that receives viakit's frames of `least` to `most` bytes once it is bound. Returns it, or -errno after
  * having explained it. */
-static int packet_socket(struct link *link, uint32_t least, uint32_t most)
+static int packet_socket(struct link *link, uint32_t least, uint32_t most, enum eth_marks marks)
 {
     int fd = vk_file_own(socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (fd < 0 && (errno == EPERM || errno == EACCES))
         return vk_file_own(raw_socket(link->interface, link->claim_fd, least, most));
-    int error = fd < 0 ? -errno : eth_filter_set(fd, link->port, least, most);
+    int error = fd < 0 ? -errno : eth_filter_set(fd, link->port, least, most, marks);
     if (error == 0)
         return fd;
     vk_explain("eth: no packet socket for %s: %s", link->interface, strerror(-error));
@@ -196,7 +202,7 @@ static void set_super_frames(struct link *link, int index)
     struct sockaddr_ll a = {
         .sll_family = AF_PACKET, .sll_protocol = 0, .sll_ifindex = index}; /* protocol 0: receives nothing */
     int one = 1;
-    link->send_fd = packet_socket(link, 1, 0);
+    link->send_fd = packet_socket(link, 1, 0, ETH_ANY);
     if (link->send_fd < 0)
         return;
     set_send_buffer(link->send_fd);
@@ -216,26 +222,71 @@ static int set_options(struct link *link, int index)
     return setsockopt(link->fd, SOL_PACKET, PACKET_QDISC_BYPASS, &one, sizeof one) == 0 ? 0 : -errno;
 }
 
-/* Receives frames of the MTU in each possible form: "auto" accepts both types, so it binds to all protocols. Longer
- * frames are super-frames, which have the form "udp" and a ring of their own. */
+/* Returns the length of a slot for frames of `longest` bytes. The kernel puts its own header first and reserves 16 bytes
+ * for the link's header, however short that is. */
+static uint32_t slot_for(uint32_t longest)
+{
+    uint32_t len = 2048;
+    while (len < TPACKET2_HDRLEN + 16 + longest)
+        len += 2048;
+    return len;
+}
+
+/* Lets a socket queue n super-frames, if the system grants the memory: net.core.rmem_max is 4 MiB in new kernels, and
+ * 208 KiB in older ones. SO_RCVBUFFORCE would let only a privileged user exceed it, whose figures would be of no use to
+ * others. */
+static int can_queue(int fd, uint32_t n)
+{
+    int bytes = (int)(n * SUPER_MEMORY / 2), granted = 0, one = 1; /* the kernel doubles the size that is requested */
+    socklen_t len = sizeof granted;
+    return setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes) == 0 &&
+           getsockopt(fd, SOL_SOCKET, SO_RCVBUF, &granted, &len) == 0 && (uint32_t)granted >= n * SUPER_MEMORY &&
+           setsockopt(fd, SOL_PACKET, PACKET_COPY_THRESH, &one, sizeof one) == 0;
+}
+
+/* Opens the socket for super-frames of long messages, with a queue for n of them. Without it they go to the long slots,
+ * as they do if the helper makes the sockets: on the wires for which it is meant no super-frame arrives whole. */
+static int receive_streams(struct link *link, uint32_t n, uint32_t longest, const struct sockaddr_ll *from)
+{
+    int fd = vk_file_own(socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (fd < 0)
+        return 0;
+    link->queued = malloc(SUPER_SLOT);
+    if (link->queued == NULL || eth_filter_set(fd, link->port, longest + 1, UINT32_MAX, ETH_MARKED) != 0 ||
+        !can_queue(fd, n)) {
+        vk_file_close(fd);
+        return 0;
+    }
+    link->stream_fd = fd;
+    link->stream_room = n;
+    return receive(fd, &link->streams, from, slot_for(longest), n);
+}
+
+/* Receives super-frames, which have the form "udp", and other frames that are longer than the MTU allows. Frames of the
+ * MTU have `longest` bytes at most. */
+static int receive_supers(struct link *link, uint32_t want, uint32_t longest, struct sockaddr_ll a)
+{
+    uint32_t most = want < SUPER_SLOTS_MOST ? want : SUPER_SLOTS_MOST;
+    a.sll_protocol = htons(ETHERTYPE_IP);
+    int error = receive_streams(link, want ? most : SUPER_QUEUE, longest, &a);
+    if (error)
+        return error;
+    link->super_fd = packet_socket(link, longest + 1, UINT32_MAX, link->stream_fd >= 0 ? ETH_UNMARKED : ETH_ANY);
+    if (link->super_fd < 0)
+        return link->super_fd;
+    return receive(link->super_fd, &link->supers, &a, SUPER_SLOT, want ? most : SUPER_SLOTS);
+}
+
+/* Receives frames in each possible form: "auto" accepts both types, so it binds to all protocols. */
 static int receive_all(struct link *link, const viakit_nic_options *options, uint32_t mtu, int index)
 {
-    uint32_t longest = (uint32_t)sizeof(struct ether_header) + mtu, want = options->ring_slots, slot_len = 2048;
+    uint32_t longest = (uint32_t)sizeof(struct ether_header) + mtu, want = options->ring_slots;
     uint16_t protocol = link->form == VIAKIT_FORM_PLAIN ? WIRE_ETHERTYPE
                         : link->form == VIAKIT_FORM_UDP ? ETHERTYPE_IP
                                                         : ETH_P_ALL;
-    struct sockaddr_ll a = {.sll_family = AF_PACKET, .sll_protocol = htons(ETHERTYPE_IP), .sll_ifindex = index};
-    int error = 0;
-    if (link->form != VIAKIT_FORM_PLAIN) {
-        uint32_t n = want == 0 ? SUPER_SLOTS : want < SUPER_SLOTS_MOST ? want : SUPER_SLOTS_MOST;
-        link->super_fd = packet_socket(link, longest + 1, UINT32_MAX);
-        error = link->super_fd < 0 ? link->super_fd : receive(link->super_fd, &link->supers, &a, SUPER_SLOT, n);
-    }
-    /* The kernel puts its own header first and reserves 16 bytes for the link's header, however short that is. */
-    while (slot_len < TPACKET2_HDRLEN + 16 + longest)
-        slot_len += 2048;
-    a.sll_protocol = htons(protocol);
-    return error ? error : receive(link->fd, &link->frames, &a, slot_len, want ? want : SLOTS);
+    struct sockaddr_ll a = {.sll_family = AF_PACKET, .sll_protocol = htons(protocol), .sll_ifindex = index};
+    int error = link->form == VIAKIT_FORM_PLAIN ? 0 : receive_supers(link, want, longest, a);
+    return error ? error : receive(link->fd, &link->frames, &a, slot_for(longest), want ? want : SLOTS);
 }
 
 int eth_bring_up(struct link *link, const viakit_nic_options *options, uint32_t *mtu)
@@ -248,7 +299,7 @@ int eth_bring_up(struct link *link, const viakit_nic_options *options, uint32_t 
         return error;
     link->index = index;
     if ((error = claim_port(link)) == 0) {
-        link->fd = packet_socket(link, 0, (uint32_t)sizeof(struct ether_header) + *mtu);
+        link->fd = packet_socket(link, 0, (uint32_t)sizeof(struct ether_header) + *mtu, ETH_ANY);
         if (link->fd < 0)
             return link->fd; /* explained */
         error = set_options(link, index);

@@ -36,8 +36,7 @@
 #define LANE_STEAL 4096 /* ... or the lane of another peer that has been silent meanwhile */
 #define OTHERS_EVERY \
     32 /* polls of the only lane per poll of the unconnected socket; with more lanes every second poll reads another */
-#define MAX_SEGMENTS 64  /* of a super-frame that is received in place ... */
-#define MANY_SEGMENTS 4  /* ... and in the preceding one, for the attempt to pay */
+#define MANY_SEGMENTS 4  /* of the preceding datagram, for an attempt to receive in place to pay */
 #define COUNT_EVERY 4096 /* successful polls between two reads of the kernel's drop counters */
 #define AT_A_CHANGE 4096 /* the most datagrams read from a socket before another replaces it: a flood could last */
 
@@ -167,41 +166,19 @@ static inline ssize_t receive(struct link *link, const struct udp_socket *s, siz
  *      ignored               headers   place     headers   place
  *
  * A checksum that covers the segments is verified after they lie in place. If it is wrong, the segment is retransmitted
- * to the same place, or its message fails. But the last word of an RDMA write shows its target that all preceding bytes
- * are valid. The last segment of a write is therefore received in the buffer. */
+ * to the same place, or its message fails. */
 static void to_its_place(struct link *link, const struct udp_socket *s, const struct wire_header *first, size_t begin,
                          size_t end, uint8_t *place)
 {
-    struct wire_header headers[MAX_SEGMENTS];
-    struct iovec iov[1 + 2 * MAX_SEGMENTS] = {{link->buffer, begin}};
+    struct link_scatter to;
     struct link_peer *peer = s->peer;
-    const size_t head = sizeof *first;
-    size_t n = 0;
-    for (size_t at = begin; at < end; n++) {
-        size_t payload = (end - at < begin ? end - at : begin) - head;
-        at += head + payload;
-        /* All segments are as long as the first, except the last, which may be shorter. */
-        int is_end = at == end && (first->version_kind & 15) == WIRE_WRITE;
-        iov[1 + 2 * n] = (struct iovec){&headers[n], head};
-        iov[2 + 2 * n] = (struct iovec){is_end ? link->buffer + begin : place, payload};
-        place += payload;
-    }
-    struct msghdr m = {.msg_iov = iov, .msg_iovlen = 1 + 2 * n};
+    link_scatter(&to, first, begin, end, place, link->buffer + begin);
+    to.iov[0] = (struct iovec){link->buffer, begin};
+    struct msghdr m = {.msg_iov = to.iov, .msg_iovlen = 1 + 2 * to.n};
     LINK_COUNT(link->client, system_calls, 1);
     if (vk_recvmsg(s->fd, &m, MSG_DONTWAIT | MSG_TRUNC) != (ssize_t)end)
         return; /* not the datagram that was peeked at: treated as lost */
-    link_deliver_placed(link->client, peer->address, peer, first, headers, iov + 2, n, link->buffer + begin);
-}
-
-/* Returns how many payload bytes behind the first segment may be received in place. The first segment has `begin` bytes
- * of `end` in all. Returns 0 if the segments do not have one length. */
-static size_t payload_ahead(const struct wire_header *first, size_t begin, size_t end)
-{
-    size_t n = (end - 1) / begin, shortest = end - n * begin; /* segments behind the first; bytes of the last */
-    if (n == 0 || n > MAX_SEGMENTS || shortest < sizeof *first || first->len == 0)
-        return 0;
-    size_t payload = end - begin - n * sizeof *first;
-    return (first->version_kind & 15) == WIRE_WRITE ? payload - (shortest - sizeof *first) : payload;
+    link_deliver_placed(link->client, peer->address, peer, first, to.headers, to.iov + 2, to.n, link->buffer + begin);
 }
 
 /* Peeks at the first segment and delivers it. It identifies the message of the others. Returns 0 if no datagram was
@@ -219,7 +196,7 @@ static int take_super(struct link *link, struct udp_socket *s)
     size_t end = (size_t)all, have = end < link->segment ? end : link->segment, begin = frame_len(link->buffer, have);
     struct wire_header first;
     memcpy(&first, link->buffer, sizeof first);
-    size_t ahead = begin < have || have < end ? payload_ahead(&first, begin, end) : 0;
+    size_t ahead = begin < have || have < end ? link_payload_ahead(&first, begin, end) : 0;
     if (ahead == 0 || (first.version_kind & 15) > WIRE_WRITE || begin != sizeof first + first.len) {
         s->segments = 0;
         return take_one(link, s);

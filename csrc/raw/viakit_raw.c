@@ -108,7 +108,7 @@ int main(int argc, char **argv)
     int index = find_interface(fd, request.interface, &why);
     if (index == 0)
         return refuse(why, 0);
-    int error = eth_filter_set(fd, port, request.least, request.most);
+    int error = eth_filter_set(fd, port, request.least, request.most, ETH_ANY);
     if (error)
         return refuse("no filter", -error);
     if (setsockopt(fd, SOL_SOCKET, SO_LOCK_FILTER, &one, sizeof one) != 0)

@@ -1,16 +1,26 @@
 /*
- * eth's handling of a slot of one of its rings, with a frame or a super-frame. The frames are those of machine.h. The
- * first bytes of the input determine how each arrives:
+ * eth's handling of a slot of one of its rings, with a frame or a super-frame, or with the beginning of a super-frame
+ * that waits in the socket's queue. The frames are those of machine.h. The first bytes of the input determine how each
+ * arrives:
  *
  *   how: | four ways, taken in turn, of four bytes each | then the input of the machine |
- *   way: | form, and what is wrong | copies, each with the next psn | of no use | what to add to a length |
+ *   way: | form, and what is wrong | copies, each with the next psn | what is wrong in the queue | what to add to a length |
  *
  * The link's source is compiled into this program.
  */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
+#include "base/cancel.h" /* before its function is replaced */
+
+static ssize_t fuzz_recvmsg(int fd, struct msghdr *m, int flags);
+
+#define vk_recvmsg fuzz_recvmsg
 #include "link/eth.c"
+#include "link/eth_receive.c"
+#undef vk_recvmsg
 
 #include "hollow.h"
 #include "link/frame_format.h"
@@ -27,15 +37,31 @@ enum {
     OTHERS_ADDRESS = 4,
     OTHER_TYPE = 8,
     NOT_SEALED = 16,
+    QUEUED = 32, /* the slot has its beginning only */
     SHORTER = 64,
     RAW = 128
 };
+enum { NO_ROOM = 1, MISSING = 2, CHANGED = 4 }; /* in the byte of the queue; CHANGED: after the slot was filled */
 #define CHECKED_ELSEWHERE 1 /* in another byte: the kernel says that UDP's checksum is right, or will be */
 
 static uint8_t ways[WAYS][4];
 static unsigned next_way;
 static struct link eth;
-static uint8_t *block; /* what lies in the slot ends where this does */
+static uint8_t *block;       /* what lies in the slot ends where this does */
+static const uint8_t *queue; /* the super-frame in the socket's queue, NULL: none */
+static size_t queue_len;
+
+static ssize_t fuzz_recvmsg(int fd, struct msghdr *m, int flags)
+{
+    (void)fd;
+    (void)flags;
+    const uint8_t *waiting = queue;
+    queue = NULL;
+    if (waiting)
+        return fuzz_scatter(m, waiting, queue_len);
+    errno = EAGAIN;
+    return -1;
+}
 
 /* Ethernet, and with it IPv4 and UDP if dressed, around what the machine wants to arrive; then the parser. */
 static int carry(struct hollow *h, const uint8_t *frame, size_t len)
@@ -68,11 +94,23 @@ static int carry(struct hollow *h, const uint8_t *frame, size_t len)
             put16(whole + 14 + IP_LEN + 6, 0xFFFF); /* any sum: the kernel has checked it, or will not */
     }
     fuzz_put_copies(whole + head, frame, len, n, !(form & NOT_SEALED));
-    memcpy(p, whole, all);
-    free(whole);
     eth.client = &h->nic->link_client;
     uint32_t vouched = way[1] & CHECKED_ELSEWHERE ? TP_STATUS_CSUMNOTREADY : 0;
-    deliver_slot(&eth, p, all, vouched);
+    /* The slot has room for the first segment, and some bytes more. */
+    size_t have = dressed && form & QUEUED && all > head + len + way[3] ? head + len + way[3] : all;
+    p += all - have;
+    memcpy(p, whole, have);
+    if (have == all) {
+        deliver_slot(&eth, p, all, vouched);
+    } else {
+        if (way[2] & CHANGED)
+            whole[head + (size_t)way[2] * way[3] % (all - head)] ^= way[2];
+        queue = way[2] & (NO_ROOM | MISSING) ? NULL : whole;
+        queue_len = all;
+        deliver_queued(&eth, p, have, all, vouched | (way[2] & NO_ROOM ? 0 : TP_STATUS_COPY));
+        queue = NULL;
+    }
+    free(whole);
     return (int)n;
 }
 
@@ -82,7 +120,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
         return 0;
     if (block == NULL) {
         block = hollow_block(SUPER_SLOT);
-        eth.fd = eth.super_fd = -1;
+        eth.fd = eth.super_fd = eth.stream_fd = -1;
+        eth.queued = hollow_block(SUPER_SLOT);
         memcpy(eth.address, "\x02\x66\x75\x7a\x7a\x02", 6);
         machine_carry(carry);
     }
