@@ -181,6 +181,18 @@ static void to_its_place(struct link *link, const struct udp_socket *s, const st
     link_deliver_placed(link->client, peer->address, peer, first, to.headers, to.iov + 2, to.n, link->buffer + begin);
 }
 
+/* Receives a datagram that is no super-frame after all. A single frame does not end a stream of super-frames: at 1 % loss
+ * every second one is followed by a retransmission. After some single frames in a row the peek no longer pays. */
+static int take_other(struct link *link, struct udp_socket *s)
+{
+    uint32_t before = s->segments;
+    s->segments = 0;
+    int n = take_one(link, s);
+    if (s->segments < before / 2)
+        s->segments = before / 2;
+    return n;
+}
+
 /* Peeks at the first segment and delivers it. It identifies the message of the others. Returns 0 if no datagram was
  * there. */
 static int take_super(struct link *link, struct udp_socket *s)
@@ -189,18 +201,15 @@ static int take_super(struct link *link, struct udp_socket *s)
     ssize_t all = receive(link, s, link->segment, MSG_PEEK | MSG_TRUNC, NULL);
     if (all < 0 && errno == EAGAIN)
         return 0;
-    if (all <= (ssize_t)sizeof(struct wire_header)) {
-        s->segments = 0; /* an error, or a short datagram: receive it with take_one() */
-        return take_one(link, s);
-    }
+    if (all <= (ssize_t)sizeof(struct wire_header))
+        return take_other(link, s); /* an error, or a short datagram */
     size_t end = (size_t)all, have = end < link->segment ? end : link->segment, begin = frame_len(link->buffer, have);
     struct wire_header first;
     memcpy(&first, link->buffer, sizeof first);
     size_t ahead = begin < have || have < end ? link_payload_ahead(&first, begin, end) : 0;
-    if (ahead == 0 || (first.version_kind & 15) > WIRE_WRITE || begin != sizeof first + first.len) {
-        s->segments = 0;
-        return take_one(link, s);
-    }
+    if (ahead == 0 || (first.version_kind & 15) > WIRE_WRITE || begin != sizeof first + first.len)
+        return take_other(link, s);
+    s->segments = (uint32_t)(end / begin);
     struct link_peer *peer = s->peer;
     peer->refusals = 0;
     link_deliver(link->client, peer->address, peer, link->buffer, begin);
