@@ -324,13 +324,11 @@ def _receive_buffers() -> Finding:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 30)
         most = sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2  # The kernel reports twice the granted size.
-    name, value = "net.core.rmem_max", f"{most / _MIB:.3g} MiB"
+    name, value, remedy = "net.core.rmem_max", f"{most / _MIB:.3g} MiB", f"net.core.rmem_max={_RECEIVE_WANTED}"
     if most >= _RECEIVE_WANTED:
         return Finding(name, True, value, "the links udp and eth can keep a full window in flight")
-    detail = "the link eth copies long messages once more, because they do not fit into the receive buffer"
-    if not _capable(12):  # CAP_NET_ADMIN
-        detail = f"the link udp uses shorter super-frames and a smaller window, and {detail}"
-    return Finding(name, None, value, detail, f"sudo sysctl -w net.core.rmem_max={_RECEIVE_WANTED}")
+    udp = "" if _capable(12) else "udp uses a smaller window, "  # CAP_NET_ADMIN
+    return Finding(name, None, value, f"{udp}eth copies long messages once more", f"sudo sysctl -w {remedy}")
 
 
 def _rdma() -> Finding:
@@ -529,7 +527,7 @@ def _programs() -> Finding:
     """Check the programs of others that can be measured or compared, by Debian's packages."""
     debs = {"NPtcp": "netpipe-tcp", "oshrun": "openmpi-bin", "iperf3": "iperf3", "lamboot": "lam-runtime", "pvm": "pvm"}
     there = [name for name in debs if shutil.which(name)]
-    missing = [package for name, package in debs.items() if name not in there]
+    missing = [debs[name] for name in debs if name not in there]
     return Finding(
         "others' programs",
         True if "NPtcp" in there else None,

@@ -51,6 +51,7 @@
  * addresses can occupy. */
 #define MAX_IOV 1000
 #define MAX_PEERS 4096
+#define FULL_SUPER (48u << 10) /* bytes below which a super-frame is never marked: the system call would take longer */
 
 /* ---------------------------------------------------------------- sending */
 
@@ -177,12 +178,14 @@ static int run_length(struct link *link, const struct link_frame *frames, int n)
     return 1;
 }
 
-/* Returns the mark of a super-frame of len bytes: it is set if this one and the data before it, to the same peer, are
- * super-frames of full length, as only those of messages longer than one are (eth_receive.c). */
-static uint32_t next_mark(struct link *link, const struct link_peer *peer, uint32_t len)
+/* Returns the mark of a super-frame of len bytes. It is set if the super-frame is of full length and directly follows
+ * another such one to the same peer: both are probably part of a long message (eth_receive.c). The response of an RDMA
+ * read gets none, because its segments cannot be received in their place. */
+static uint32_t next_mark(struct link *link, const struct link_peer *peer, const struct link_frame *first, uint32_t len)
 {
-    int is_full = len + link->segment > link->super_bytes || len >= link->super_segments * link->segment;
-    uint32_t mark = is_full && link->stream == peer ? ETH_MARK : 0;
+    int is_full = len >= FULL_SUPER && len + link->segment > link->super_bytes;
+    int kind = first->header.version_kind & 15, can_be_placed = kind == WIRE_SEND || kind == WIRE_WRITE;
+    uint32_t mark = is_full && can_be_placed && link->stream == peer ? ETH_MARK : 0;
     link->stream = is_full ? peer : NULL;
     return mark;
 }
@@ -202,7 +205,7 @@ static enum eth_verdict send_super(struct link *link, const struct link_peer *pe
         k += link_gather(f, iov + k);
         len += f->header_len + (uint32_t)f->payload_len;
     }
-    link->mark = next_mark(link, peer, len);
+    link->mark = next_mark(link, peer, &frames[0], len);
     make_head(link, peer, &head, 1, len, &iov[0].iov_len);
     link->mark = 0;
     request_segmentation(&head, frames[0].header_len + (uint32_t)frames[0].payload_len, len);
@@ -311,9 +314,6 @@ static uint32_t least_room(const struct link *link)
     return link->streams.memory && link->stream_room < least ? link->stream_room : least;
 }
 
-/* In place of the first slot of a ring that does not exist: the link never gets it. */
-static struct tpacket2_hdr no_slot = {.tp_status = TP_STATUS_KERNEL};
-
 /* Link operation. The device is the interface's name. */
 static int eth_open(struct link_client *client, const char *device, const viakit_nic_options *options,
                     struct link **out, struct link_limits *limits)
@@ -327,7 +327,6 @@ static int eth_open(struct link_client *client, const char *device, const viakit
         return -ENOMEM;
     link->client = client;
     link->fd = link->claim_fd = link->super_fd = link->stream_fd = link->send_fd = -1;
-    link->frames.first = link->supers.first = link->streams.first = &no_slot;
     link->form = options->form;
     link->crc_always = options->checksum == VIAKIT_CHECKSUM_CRC;
     strcpy(link->interface, device);

@@ -32,9 +32,9 @@
 
 #define SLOTS 1024u           /* for frames of the MTU: 2 MiB at MTU 1500 */
 #define SUPER_SLOTS 64u       /* for super-frames: a window, 5 MiB; a ring that exceeds the caches is slower */
-#define SUPER_QUEUE 96u       /* super-frames in the queue, where only those in use occupy memory */
+#define SUPER_QUEUE 113u      /* super-frames in the queue, where only those in use occupy memory */
 #define SUPER_SLOTS_MOST 256u /* of either, if more are requested */
-#define SUPER_MEMORY 73728u /* bytes of a receive buffer that a super-frame takes at most: pages, and its description */
+#define SUPER_MEMORY 73728u   /* bytes of a receive buffer for one, at most, if a packet socket made it */
 /* Bytes of frames that the kernel may hold before it returns EAGAIN, if the system allows so many. */
 #define SEND_BUFFER (8 << 20)
 #define MIN_MTU 256u /* bytes: headers and some payload */
@@ -139,10 +139,18 @@ static int receive(int fd, struct eth_ring *ring, const struct sockaddr_ll *from
     return error;
 }
 
+/* Makes it a ring without slots. Its first slot is always the kernel's. */
+static void clear_ring(struct eth_ring *ring)
+{
+    static struct tpacket2_hdr no_slot = {.tp_status = TP_STATUS_KERNEL};
+    *ring = (struct eth_ring){.first = &no_slot};
+}
+
 static void drop_ring(struct eth_ring *ring)
 {
     if (ring->memory)
         munmap(ring->memory, ring->len);
+    clear_ring(ring);
 }
 
 void eth_close(struct link *link)
@@ -246,20 +254,20 @@ static int can_queue(int fd, uint32_t n)
 
 /* Opens the socket for super-frames of long messages, with a queue for n of them. Without it they go to the long slots,
  * as they do if the helper makes the sockets: on the wires for which it is meant no super-frame arrives whole. */
-static int receive_streams(struct link *link, uint32_t n, uint32_t longest, const struct sockaddr_ll *from)
+static void receive_streams(struct link *link, uint32_t n, uint32_t longest, const struct sockaddr_ll *from)
 {
     int fd = vk_file_own(socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (fd < 0)
-        return 0;
+        return;
     link->queued = malloc(SUPER_SLOT);
-    if (link->queued == NULL || eth_filter_set(fd, link->port, longest + 1, UINT32_MAX, ETH_MARKED) != 0 ||
-        !can_queue(fd, n)) {
-        vk_file_close(fd);
-        return 0;
+    if (link->queued && eth_filter_set(fd, link->port, longest + 1, UINT32_MAX, ETH_MARKED) == 0 && can_queue(fd, n) &&
+        receive(fd, &link->streams, from, slot_for(longest), n) == 0) {
+        link->stream_fd = fd;
+        link->stream_room = n;
+        return;
     }
-    link->stream_fd = fd;
-    link->stream_room = n;
-    return receive(fd, &link->streams, from, slot_for(longest), n);
+    drop_ring(&link->streams);
+    vk_file_close(fd);
 }
 
 /* Receives super-frames, which have the form "udp", and other frames that are longer than the MTU allows. Frames of the
@@ -268,9 +276,7 @@ static int receive_supers(struct link *link, uint32_t want, uint32_t longest, st
 {
     uint32_t most = want < SUPER_SLOTS_MOST ? want : SUPER_SLOTS_MOST;
     a.sll_protocol = htons(ETHERTYPE_IP);
-    int error = receive_streams(link, want ? most : SUPER_QUEUE, longest, &a);
-    if (error)
-        return error;
+    receive_streams(link, want ? most : SUPER_QUEUE, longest, &a);
     link->super_fd = packet_socket(link, longest + 1, UINT32_MAX, link->stream_fd >= 0 ? ETH_UNMARKED : ETH_ANY);
     if (link->super_fd < 0)
         return link->super_fd;
@@ -292,6 +298,9 @@ static int receive_all(struct link *link, const viakit_nic_options *options, uin
 int eth_bring_up(struct link *link, const viakit_nic_options *options, uint32_t *mtu)
 {
     int index = 0, error = 0;
+    clear_ring(&link->frames);
+    clear_ring(&link->supers);
+    clear_ring(&link->streams);
     link->claim_fd = vk_file_own(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     if (link->claim_fd < 0 || (error = examine(link, mtu, &index)) != 0)
         return error ? error : -errno;

@@ -1,22 +1,24 @@
 /*
  * Receiving by the rings of eth. The kernel fills slots, and the link reads them without a system call. Frames of the
- * MTU, and most super-frames, are read in place. Super-frames of long messages, which the sender has marked, are received
- * by a socket of their own:
+ * MTU, and most super-frames, are read in place. The sender marks super-frames of long messages. A socket of their own
+ * receives these:
  *
- *   The kernel keeps each in the socket's queue (PACKET_COPY_THRESH), and copies its beginning into a short slot:
+ *   The kernel keeps each one in the socket's queue (PACKET_COPY_THRESH), and copies its beginning into a short slot:
  *
  *      | Ethernet, IPv4, UDP | first segment | part of the second |
  *
  *   The first segment identifies the message of the others (super.h). One recvmsg() scatters these over headers and the
  *   program's memory. So the payload is copied once, not twice as by a long slot.
  *
- * The system call costs more than the copy of a few KiB, and alone it takes as long as both copies of 64 KiB, of which
- * the sender's core makes one. So only those super-frames are marked that follow another one directly.
+ * For a single super-frame the system call takes about as long as the two copies. In a stream, sender and receiver work
+ * at the same time, and each copy that is saved raises the rate. So the sender marks a super-frame only if it directly
+ * follows another one.
  *
  * Queue and slots have the same order, because the kernel fills both under one lock. If the queue is full, a slot comes
- * without TP_STATUS_COPY: all segments but the first are lost.
+ * without TP_STATUS_COPY. Then at least all segments but the first are lost.
  */
 #include <arpa/inet.h>
+#include <errno.h>
 #include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -26,6 +28,9 @@
 #include "base/inet_sum.h"
 #include "link/eth.h"
 #include "link/super.h"
+
+#define QUEUE_TRIES \
+    1000 /* errors, and super-frames without a slot, before one counts as lost; more than the queue holds */
 
 /* Returns slot i of the ring. Slots do not cross blocks, so the rest at the end of a block is unused. */
 static inline struct tpacket2_hdr *slot(const struct eth_ring *ring, uint32_t i)
@@ -129,21 +134,32 @@ static void deliver_slot(struct link *link, const uint8_t *frame, size_t len, ui
 
 /* ---------------------------------------------------------------- super-frames in the socket's queue */
 
-/* Takes the first super-frame out of the queue, into the pieces of iov. Returns whether it has `all` bytes. */
-static int take_queued(struct link *link, struct iovec *iov, size_t n, size_t all)
+/* Takes the super-frame of a slot, with `all` bytes, out of the queue into the pieces of iov. The first piece lies in
+ * link->queued. Returns whether it was there.
+ *
+ * A call may return an error of the socket instead, such as ENETDOWN, and takes nothing out then. Lengths are no proof
+ * that slot and queue belong together. The bytes from Ethernet's to the wire header are: they contain the frame's number
+ * and checksum. Another super-frame is dropped. Its bytes may lie in the place of segments that have not arrived, and
+ * are overwritten when these arrive. */
+static int take_queued(struct link *link, const uint8_t *frame, size_t have, struct iovec *iov, size_t n, size_t all)
 {
+    const size_t heads = sizeof(struct ether_header) + IP_UDP_LEN + sizeof(struct wire_header);
     struct msghdr m = {.msg_iov = iov, .msg_iovlen = n};
-    LINK_COUNT(link->client, system_calls, 1);
-    if (vk_recvmsg(link->stream_fd, &m, MSG_DONTWAIT | MSG_TRUNC) == (ssize_t)all)
-        return 1;
-    LINK_COUNT(link->client, dropped_malformed, 1); /* not what the slot announced: treated as lost */
+    for (int i = 0; i < QUEUE_TRIES; i++) {
+        ssize_t got = vk_recvmsg(link->stream_fd, &m, MSG_DONTWAIT | MSG_TRUNC);
+        LINK_COUNT(link->client, system_calls, 1);
+        if (got == (ssize_t)all && memcmp(link->queued, frame, have < heads ? have : heads) == 0)
+            return 1;
+        if (got < 0 && errno == EAGAIN)
+            break;
+    }
+    LINK_COUNT(link->client, dropped_ring_full, 1);
     return 0;
 }
 
 /* Returns the length of the first segment if it is whole, can be delivered from the slot, and identifies the place of
- * the others; else 0. `have` bytes of `end` are at p. *ahead is set to the payload bytes that may be received in their
- * place. */
-static size_t can_lead(const uint8_t *p, size_t have, size_t end, struct wire_header *first, size_t *ahead)
+ * the others; else 0. `have` bytes of `end` are at p. */
+static size_t can_lead(const uint8_t *p, size_t have, size_t end, struct wire_header *first)
 {
     if (have < sizeof *first)
         return 0;
@@ -151,53 +167,52 @@ static size_t can_lead(const uint8_t *p, size_t have, size_t end, struct wire_he
     size_t begin = sizeof *first + first->len;
     if (begin > have || begin > end || (first->version_kind & 15) > WIRE_WRITE)
         return 0;
-    *ahead = link_payload_ahead(first, begin, end);
-    return *ahead ? begin : 0;
+    return link_payload_ahead(first, begin, end) ? begin : 0;
 }
 
 /* Receives the segments behind the first, which was delivered from the slot. Those of another message, or of one whose
  * memory is in several pieces, are received in the link's own buffer. */
-static void deliver_rest(struct link *link, const uint8_t *from, const struct wire_header *first, size_t begin,
-                         size_t end, size_t ahead, size_t all)
+static void deliver_rest(struct link *link, const uint8_t *frame, size_t have, const struct wire_header *first,
+                         size_t begin, size_t end, size_t all)
 {
     const size_t head = sizeof(struct ether_header) + IP_UDP_LEN;
-    uint8_t *place = link_place_ahead(link->client, first, ahead), *behind = link->queued + head + begin;
+    const uint8_t *from = ((const struct ether_header *)frame)->ether_shost;
+    uint8_t *place = link_place_ahead(link->client, first, link_payload_ahead(first, begin, end));
+    uint8_t *behind = link->queued + head + begin;
     struct iovec whole = {link->queued, SUPER_SLOT};
     struct link_scatter s;
     if (place == NULL) {
-        if (take_queued(link, &whole, 1, all))
+        if (take_queued(link, frame, have, &whole, 1, all))
             deliver_segments(link, from, behind, end - begin);
         return;
     }
     link_scatter(&s, first, begin, end, place, behind);
     s.iov[0] = (struct iovec){link->queued, head + begin};
-    if (take_queued(link, s.iov, 1 + 2 * s.n, all))
+    if (take_queued(link, frame, have, s.iov, 1 + 2 * s.n, all))
         link_deliver_placed(link->client, from, NULL, first, s.headers, s.iov + 2, s.n, behind);
 }
 
 /* Delivers a super-frame of `all` bytes, of which the slot has the first `have`. */
 static void deliver_queued(struct link *link, const uint8_t *frame, size_t have, size_t all, uint32_t status)
 {
-    const uint8_t *from = ((const struct ether_header *)frame)->ether_shost;
     const uint8_t *segments = frame + sizeof(struct ether_header) + IP_UDP_LEN;
     struct iovec whole = {link->queued, SUPER_SLOT};
     struct wire_header first;
-    size_t end = is_for_us(link, frame, have) ? segments_in_udp(link, frame, have, all) : 0, ahead = 0, begin = 0;
-    if (end)
-        begin = can_lead(segments, have - (size_t)(segments - frame), end, &first, &ahead);
+    size_t end = is_for_us(link, frame, have) ? segments_in_udp(link, frame, have, all) : 0;
+    size_t begin = end ? can_lead(segments, have - (size_t)(segments - frame), end, &first) : 0;
     /* Without the whole super-frame only the kernel's own verdict on UDP's checksum counts. */
     int has_crc = begin && segments[1] & WIRE_FLAG_CRC;
     if (begin && !has_crc && !((status & CHECKED) && has_udp_sum(frame + sizeof(struct ether_header))))
         begin = 0;
     if (begin) {
         link_set_checksum_verified(link->client, !has_crc);
-        link_deliver(link->client, from, NULL, segments, begin);
+        link_deliver(link->client, ((const struct ether_header *)frame)->ether_shost, NULL, segments, begin);
     }
     if (!(status & TP_STATUS_COPY))
-        LINK_COUNT(link->client, dropped_ring_full, 1);
+        LINK_COUNT(link->client, dropped_ring_full, end != 0);
     else if (begin)
-        deliver_rest(link, from, &first, begin, end, ahead, all);
-    else if (take_queued(link, &whole, end ? 1 : 0, all) && end && all <= SUPER_SLOT)
+        deliver_rest(link, frame, have, &first, begin, end, all);
+    else if (take_queued(link, frame, have, &whole, 1, all) && end && all <= SUPER_SLOT)
         deliver_slot(link, link->queued, all, status);
     link_set_checksum_verified(link->client, 0);
 }

@@ -298,6 +298,14 @@ int netns_set_mtu(int mtu)
     return change(SIOCSIFMTU, &r);
 }
 
+int netns_set_up(int up)
+{
+    struct ifreq r;
+    memset(&r, 0, sizeof(r));
+    r.ifr_flags = up ? IFF_UP : 0;
+    return change(SIOCSIFFLAGS, &r);
+}
+
 int netns_set_gso(uint32_t max_size, uint32_t max_segments)
 {
     struct request r;

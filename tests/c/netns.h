@@ -21,9 +21,10 @@ int netns_hosts(char **argv, int fds[2]);
 /* The address that the pair's host 0 or 1 has on eth0, as text. Loopback interfaces have 127.0.0.1 and ::1. */
 const char *netns_address(int ipv6, int host);
 
-/* Change this host's eth0: its MTU, a feature by ethtool's name for it (such as "tx-udp-segmentation"), the limits of
- * segmentation offload. 0, or an errno. */
+/* Change this host's eth0: its MTU, whether it is up, a feature by ethtool's name for it (such as
+ * "tx-udp-segmentation"), the limits of segmentation offload. 0, or an errno. */
 int netns_set_mtu(int mtu);
+int netns_set_up(int up);
 int netns_set_feature(const char *name, int on);
 int netns_set_gso(uint32_t max_size, uint32_t max_segments);
 

@@ -9,6 +9,7 @@
  * The link's source is compiled into this program.
  */
 #include <errno.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -41,7 +42,8 @@ enum {
     SHORTER = 64,
     RAW = 128
 };
-enum { NO_ROOM = 1, MISSING = 2, CHANGED = 4 }; /* in the byte of the queue; CHANGED: after the slot was filled */
+/* In the byte of the queue. CHANGED: after the slot was filled. */
+enum { NO_ROOM = 1, MISSING = 2, CHANGED = 4, DOWN = 8, LEFT = 16 };
 #define CHECKED_ELSEWHERE 1 /* in another byte: the kernel says that UDP's checksum is right, or will be */
 
 static uint8_t ways[WAYS][4];
@@ -51,10 +53,26 @@ static uint8_t *block;       /* what lies in the slot ends where this does */
 static const uint8_t *queue; /* the super-frame in the socket's queue, NULL: none */
 static size_t queue_len;
 
+static unsigned queue_wrong; /* bits of the way's byte */
+
+/* An error of the socket and the super-frame of a slot that was forgotten come before the one that the slot announces. */
 static ssize_t fuzz_recvmsg(int fd, struct msghdr *m, int flags)
 {
+    static uint8_t other[SUPER_SLOT];
     (void)fd;
     (void)flags;
+    if (queue_wrong & DOWN) {
+        queue_wrong &= ~(unsigned)DOWN;
+        errno = ENETDOWN;
+        return -1;
+    }
+    if (queue && queue_wrong & LEFT) {
+        queue_wrong &= ~(unsigned)LEFT;
+        memcpy(other, queue, queue_len);
+        other[queue_len / 2]++;
+        other[sizeof(struct ether_header) + IP_UDP_LEN + offsetof(struct wire_header, psn)]++;
+        return fuzz_scatter(m, other, queue_len);
+    }
     const uint8_t *waiting = queue;
     queue = NULL;
     if (waiting)
@@ -107,6 +125,7 @@ static int carry(struct hollow *h, const uint8_t *frame, size_t len)
             whole[head + (size_t)way[2] * way[3] % (all - head)] ^= way[2];
         queue = way[2] & (NO_ROOM | MISSING) ? NULL : whole;
         queue_len = all;
+        queue_wrong = way[2];
         deliver_queued(&eth, p, have, all, vouched | (way[2] & NO_ROOM ? 0 : TP_STATUS_COPY));
         queue = NULL;
     }
