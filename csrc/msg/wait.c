@@ -3,7 +3,8 @@
  *
  * A wait has three stages (base/wait.h):
  *
- *     poll                      One msg_step per poll. The first 200 polls (2 if cores are scarce) read no clock.
+ *     poll                      One msg_step per poll. The first 200 polls (2 if cores are scarce) read no clock. A wait
+ *                               with spin_us -1 polls once.
  *     yield the core            Between polls, after yield_us. At once if this host has more ranks than cores: with
  *                               16 ranks on 2 cores that is 3 times faster than sleeping, with 2 ranks 100 times.
  *     sleep in the kernel       After spin_us. At once while a yield is expensive, because another process computes
@@ -173,6 +174,12 @@ static void admit_threads(msg_world *w)
     }
 }
 
+/* True if a wait does not poll before it sleeps, or before it leaves progress to a thread. */
+static int sleeps_at_once(const msg_world *w)
+{
+    return w->policy.spin_us < 0 || thread_serves(w);
+}
+
 /* The long part of a wait. Returns MSG_SUCCESS, MSG_TIMEOUT, MSG_INTERRUPTED or MSG_ERR_PROCESS. done() is called after
  * each step and each sleep, so no event is missed before a time-out is reported. */
 static int wait_long(msg_world *w, int (*done)(void *), void *argument, int64_t timeout_ms)
@@ -181,10 +188,10 @@ static int wait_long(msg_world *w, int (*done)(void *), void *argument, int64_t 
     uint64_t yield_after = w->crowded ? 0 : (uint64_t)p->yield_us * VK_US;
     struct vk_wait wait = {.deadline = vk_deadline((unsigned long)timeout_ms),
                            .yield_after = p->yield_us < 0 ? VK_NEVER : yield_after,
-                           .sleep_after = p->spin_us < 0 || thread_serves(w) ? 0 : (uint64_t)p->spin_us * VK_US,
+                           .sleep_after = sleeps_at_once(w) ? 0 : (uint64_t)p->spin_us * VK_US,
                            .check_every = CHECK_EVERY,
                            .polls_per_clock = POLLS_PER_CLOCK};
-    wait.free_polls = wait.yield_after ? POLLS_PER_CLOCK - 1 : 0;
+    wait.free_polls = wait.yield_after && wait.sleep_after ? POLLS_PER_CLOCK - 1 : 0;
     for (;;) {
         int n = msg_step(w);
         if (done(argument))
@@ -215,10 +222,17 @@ static int wait_long(msg_world *w, int (*done)(void *), void *argument, int64_t 
     }
 }
 
+/* Returns how many polls of a wait read no clock. */
+static int first_polls(const msg_world *w)
+{
+    if (vk_time_is_virtual() || w->policy.spin_us < 0)
+        return 0;
+    return w->crowded || thread_serves(w) ? 2 : 200;
+}
+
 static int wait_polling(msg_world *w, int (*done)(void *), void *argument, int64_t timeout_ms)
 {
-    /* short waits never read the clock */
-    for (int i = vk_time_is_virtual() ? 0 : w->crowded || thread_serves(w) ? 2 : 200; i > 0; i--) {
+    for (int i = first_polls(w); i > 0; i--) {
         msg_step(w);
         if (done(argument))
             return MSG_SUCCESS;
@@ -230,7 +244,7 @@ static int wait_polling(msg_world *w, int (*done)(void *), void *argument, int64
 /* Not while another thread waits and polls: it holds the lock most of the time. */
 int msg_poll_for(msg_world *w, const msg_request *r)
 {
-    int n = vk_time_is_virtual() || w->n_waiting || w->crowded || thread_serves(w) ? 0 : POLLS_AT_ONCE;
+    int n = vk_time_is_virtual() || w->n_waiting || w->crowded || sleeps_at_once(w) ? 0 : POLLS_AT_ONCE;
     for (int i = 0; i < n && !r->complete; i++) {
         /* As in msg_wait. A thread that begins to wait polls by itself first. */
         w->enough = w->n_waiting || w->has_thread ? NULL : &r->complete;

@@ -70,3 +70,11 @@ def test_a_counter_that_does_not_count_is_absent(name):
     assert ("system_calls" in counters) == (name in ("tcp", "udp", "via-shm"))
     assert {"acks_sent", "frames_retransmitted"} <= set(counters) or name not in ("udp", "via-shm")
     assert not {"acks_sent", "frames_retransmitted", "timeouts"} & set(counters) or name in ("udp", "via-shm")
+
+
+@pytest.mark.parametrize("protocol", ["msg-tcp", "msg-tcp:lam-c2c", "msg-via", "msg-bip"])
+def test_a_blocking_wait_for_a_message_sleeps_at_once(protocol):
+    """Polls before the sleep would make a ping-pong that never sleeps."""
+    with Pair(protocol, wait="block") as pair:
+        samples = pair.run(8, count=300, warmup=10)
+    assert samples.counters["voluntary_switches"] > 300  # of 600 waits; a message may arrive before its wait
