@@ -20,7 +20,8 @@ static size_t long_message(side *s)
     return (PIECES - 1) * info.max_payload + 100;
 }
 
-/* ---- early: what arrives behind a gap is placed before the gap is closed */
+/* ---- early: what arrives behind a gap is placed before the gap is closed. No NIC has a thread, because the case reads
+ * memory of a receive that is not complete: only its own polls may write there meanwhile */
 
 void early_a(side *s)
 {
@@ -60,7 +61,15 @@ void early_b(side *s)
     leave(&e);
 }
 
-/* ---- lost_twice: a retransmission is lost, and no new frame follows. The next retransmission shows it */
+/* ---- lost_twice: a retransmission is lost, and no new frame follows. The next retransmission shows it. On a machine
+ * that pauses a side, a probe or a time-out may be faster, but not at each attempt */
+
+#define ATTEMPTS 20
+
+static uint64_t late_sends(side *s)
+{
+    return nic_counter(s, VIAKIT_COUNTER_tail_probes) + nic_counter(s, VIAKIT_COUNTER_timeouts);
+}
 
 void lost_twice_a(side *s)
 {
@@ -75,11 +84,21 @@ void lost_twice_a(side *s)
     frames = nic_counter(s, VIAKIT_COUNTER_frames_sent) - frames;
     CHECK(frames >= PIECES);
     snprintf(faults, sizeof faults, "drop=send:2,drop=send:5,drop=send:%llu", (unsigned long long)frames);
-    set_faults(s, faults);
-    send_number(&e, d, data, len, 1);
-    CHECK_EQ(nic_counter(s, VIAKIT_COUNTER_fault_dropped), 3);
-    CHECK_EQ(nic_counter(s, VIAKIT_COUNTER_frames_retransmitted), 3);
-    CHECK_EQ(nic_counter(s, VIAKIT_COUNTER_tail_probes), 0);
+    for (uint32_t i = 1; i <= ATTEMPTS; i++) {
+        uint64_t dropped = nic_counter(s, VIAKIT_COUNTER_fault_dropped), late = late_sends(s);
+        uint64_t resent = nic_counter(s, VIAKIT_COUNTER_frames_retransmitted);
+        set_faults(s, faults);
+        send_number(&e, d, data, len, i);
+        CHECK_EQ(nic_counter(s, VIAKIT_COUNTER_fault_dropped) - dropped, 3);
+        CHECK_OK(viakit_set_faults(s->nic, NULL));
+        int prompt = late_sends(s) == late;
+        if (prompt)
+            CHECK_EQ(nic_counter(s, VIAKIT_COUNTER_frames_retransmitted) - resent, 3);
+        side_exchange(s, prompt || i == ATTEMPTS);
+        if (prompt)
+            break;
+        CHECK(i < ATTEMPTS);
+    }
     SIDE_SYNC(s, 1);
     leave(&e);
 }
@@ -87,9 +106,12 @@ void lost_twice_a(side *s)
 void lost_twice_b(side *s)
 {
     endpoint e;
-    meet_with(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 2, long_message(s));
-    for (uint32_t i = 0; i < 2; i++)
+    meet_with(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 1 + ATTEMPTS, long_message(s));
+    CHECK_EQ(receive_number(&e), 0);
+    for (uint32_t i = 1, done = 0; !done; i++) {
         CHECK_EQ(receive_number(&e), i);
+        done = (uint32_t)side_exchange(s, 0);
+    }
     SIDE_SYNC(s, 1);
     leave(&e);
 }

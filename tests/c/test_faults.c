@@ -497,7 +497,7 @@ static void no_peer_b(side *s)
     X(far, 0, NULL)                              \
     X(far_limited, 0, far_window)                \
     X(stalled, 0, NULL)                          \
-    X(early, 0, patient)                         \
+    X(early, CASE_NO_THREAD, patient)            \
     X(lost_twice, 0, patient)                    \
     X(partition_heals, 0, NULL)                  \
     X(cut_by_count, 0, NULL)                     \
