@@ -30,7 +30,7 @@ def test_protocol_mpi_is_that_mpis_launcher(script, flavour):
     assert sorted(line for line in done.stdout.splitlines() if "/" in line) == expected
 
 
-@pytest.mark.parametrize("started", [None, "2"], ids=["by nobody", "by srun without PMI"])
+@pytest.mark.parametrize("started", [None, "2"], ids=["no launcher", "srun without PMI"])
 @pytest.mark.parametrize("flavour", mpi.FLAVOURS)
 def test_a_rank_that_mpi_did_not_start_leaves_no_file(script, flavour, started):
     """Open MPI leaves its file in /dev/shm to a launcher."""
