@@ -193,6 +193,23 @@ class StreamSide(Side):
     sock: socket.socket | None = None
     listener: socket.socket | None = None
 
+    def listen(self) -> dict[str, Any]:
+        """B: listen on a port of this side's address, and return what A's :meth:`meet` needs. A: return nothing."""
+        if self.side == 0:
+            return {}
+        self.listener = socket.create_server((self.request["address"], 0), backlog=BACKLOG)
+        return {"address": self.listener.getsockname()}
+
+    def meet(self, peer: dict[str, Any], deadline: float) -> socket.socket:
+        """Connect (A) or accept (B), prove the secret of the pair, and return the connection, which is ``sock``."""
+        if self.side == 0:
+            self.sock = socket.create_connection(tuple(peer["address"]), max(0.1, deadline - time.monotonic()))
+            self.introduce(deadline)
+        else:
+            self.accept(deadline)
+        assert self.sock is not None
+        return self.sock
+
     def close(self) -> None:
         """Close endpoint and sockets."""
         super().close()

@@ -28,7 +28,7 @@ from typing import Any, ClassVar
 from viakit.base.marks import marked
 from viakit.measure.endpoints import MeasureError
 from viakit.measure.guard import Guard
-from viakit.measure.sides import BACKLOG, StreamSide
+from viakit.measure.sides import StreamSide
 from viakit.remote.folders import HostFolders
 
 __all__ = ["DaemonSide"]
@@ -89,21 +89,13 @@ class DaemonSide(StreamSide):
         self.folder = self.folders.make()
         self.guard = Guard(self.mark, self.folder, 0.0, _GUARD_S)
         os.environ[self.mark] = self.folder  # the library reads it from here, too
-        if self.side == 0:
-            return {}
-        self.listener = socket.create_server((self.request["address"], 0), backlog=BACKLOG)
-        return {"address": self.listener.getsockname()}
+        return self.listen()
 
     def connect(self, peer: dict[str, Any], deadline: float) -> None:
         """Start the daemons, and enrol."""
-        if self.side == 0:
-            self.sock = socket.create_connection(tuple(peer["address"]), max(0.1, deadline - time.monotonic()))
-            self.introduce(deadline)
-        else:
-            self.accept(deadline)
-        assert self.sock is not None
-        self.sock.settimeout(max(0.1, deadline - time.monotonic()))
-        self.lines = self.sock.makefile("rw", encoding="ascii", errors="replace")
+        sock = self.meet(peer, deadline)
+        sock.settimeout(max(0.1, deadline - time.monotonic()))
+        self.lines = sock.makefile("rw", encoding="ascii", errors="replace")
         if self.side == 0:
             self.start(str(peer["address"][0]), deadline)
         else:

@@ -14,7 +14,7 @@ from viakit.base.channel import Channel
 from viakit.launch import mpi_library as mpi
 from viakit.launch.policy import complete
 from viakit.measure.endpoints import MeasureError
-from viakit.measure.sides import BACKLOG, Side, StreamSide, interface_facts, library_in_process
+from viakit.measure.sides import Side, StreamSide, interface_facts, library_in_process
 
 __all__ = ["MpiSide", "MsgSide", "PyMsgSide", "RankSide"]
 
@@ -126,29 +126,21 @@ class MsgSide(StreamSide):
             self.policy = f"{self.policy or self.channel},socket_buffer={self.request['sockbuf']}"
         if self.options.get("spin_us") and "spin_us=" not in self.policy:
             self.policy = f"{self.policy or self.channel},spin_us={self.options['spin_us']}"
-        if self.side == 0:
-            return {}
-        self.listener = socket.create_server((self.request["address"], 0), backlog=BACKLOG)
-        return {"address": self.listener.getsockname()}
+        return self.listen()
 
     def connect(self, peer: dict[str, Any], deadline: float) -> None:
         """A connects, B accepts; then both open their rank."""
-        if self.side == 0:
-            self.sock = socket.create_connection(tuple(peer["address"]), max(0.1, deadline - time.monotonic()))
-            self.introduce(deadline)
-        else:
-            self.accept(deadline)
-        assert self.sock is not None
+        sock = self.meet(peer, deadline)
         try:
             with _environment("VIAKIT_FAULT", self._faults()):  # of every NIC that the engine opens
-                self.open_rank(self.sock, max(0.1, deadline - time.monotonic()))
+                self.open_rank(sock, max(0.1, deadline - time.monotonic()))
         except RuntimeError as error:
             text = str(error)
             raise MeasureError(
                 f"{self.protocol}: {text}", "usage" if text.startswith("policy") else getattr(error, "reason", "error")
             ) from None
         finally:
-            self.sock.close()
+            sock.close()
 
     def open_rank(self, sock: socket.socket, left_s: float) -> None:
         """Open this rank and create the endpoint. The ranks exchange their data over *sock*."""
