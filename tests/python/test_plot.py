@@ -341,3 +341,15 @@ def test_a_counter_that_no_protocol_counts_has_no_column(document):
         for point in one["points"]:
             point["counters"] = {"messages": 10}
     assert "Cost of a message" not in report.tables_html(document)
+
+
+@pytest.mark.parametrize("wait", ["poll", "block"])
+@pytest.mark.parametrize("width", [80, 120, 220])
+def test_tables_of_policies_fit_the_terminal(document, width, wait):
+    """Names of policies are longer than a time; no cell is cut."""
+    names = ("tcp", *(f"msg-tcp:{one}" for one in ("mpich-p4-tuned", "lam-c2c-convert", "pvm-direct-inplace")))
+    names += ("msg-tcp:mpi-pro", "msg-via:mvich-rput-spin", "msg-via:mpich-gm-blocking")
+    tcp = next(one for one in document["series"] if one["protocol"] == "tcp")
+    text = shown({**document, "series": [{**tcp, "protocol": name, "wait": wait} for name in names]}, width)
+    assert "…" not in text
+    assert all(name in text for name in names)

@@ -228,9 +228,21 @@ def _cpu_cell(point: Mapping[str, Any] | None) -> str:
 
 def _chunks(group: list[Mapping[str, Any]], reference: Mapping[str, Any], width: int) -> list[list[Mapping[str, Any]]]:
     """Cut a group into tables that fit *width* columns; each begins with the reference."""
-    others = [one for one in group if one is not reference]
-    room = max((width - 40) // (25 if reference["wait"] == "poll" else 34), 1)
-    return [[reference, *others[i : i + room]] for i in range(0, max(len(others), 1), room)]
+    cpu = 0 if reference["wait"] == "poll" else len("  1.00 ms")
+
+    def needed(one: Mapping[str, Any]) -> int:
+        """Return the columns of a series beside the reference: its time or its name, and its ratio."""
+        return 2 + max(len("1.00 ms ±100%"), len(column_name(group, one))) + cpu + len(f"  {_TOO_FEW}")
+
+    left = width - len(" 256 KiB") - len("  touching ") - needed(reference) + len(f"  {_TOO_FEW}")
+    found, room = [[reference]], left
+    for one in [one for one in group if one is not reference]:
+        if len(found[-1]) > 1 and needed(one) > room:
+            found.append([reference])
+            room = left
+        found[-1].append(one)
+        room -= needed(one)
+    return found
 
 
 HEADS = {
