@@ -126,7 +126,7 @@ def load(name: str | os.PathLike[str]) -> Machine:
         near = difflib.get_close_matches(given, names(), 1)
         raise MachineError(
             f"no machine is called {given!r}"
-            + (f"; is it {near[0]}?" if near else "")
+            + (f"; is it {near[0]}?" if near else ";")
             + " `viakit machines` lists them; a file of your own is named by its path, such as ./mine.toml"
         )
     resource = resources.files("viakit.machines").joinpath(given + ".toml")
