@@ -53,6 +53,17 @@ def test_every_figure_has_one_verdict(entries):
     assert counts["at_least_in_shape_percent"] >= 85
 
 
+def test_what_is_not_reproduced_is_explained(entries):
+    missed = [one for one in entries if one["verdict"] == "not reproduced"]
+    assert missed
+    assert [one["line"] for one in missed if "Likely cause" not in one["reason"]] == []
+
+
+def test_a_sign_is_of_a_difference(entries):
+    """All absolute figures are positive, so their sign is no shape."""
+    assert {one["unit"] for one in entries if one["reason"].startswith("same sign")} == {"percent"}
+
+
 def test_no_reason_hides_a_prediction(entries):
     predicted = {one["line"] for one in entries if one["kind"] != "none"}
     for first, last, _ in REASONS:
@@ -91,6 +102,28 @@ def test_the_messages_are_those_of_table_2(problem):
     messages, nbytes = lobosco.schedule(problem, 8).traffic()
     assert messages == published["messages"]
     assert nbytes / 1024 == pytest.approx(published["kilobytes"], rel=1e-3, abs=0.05)
+
+
+@pytest.mark.parametrize("line", range(228, 253, 4))
+def test_the_bandwidths_of_table_2_are_in_mebibytes(line, entries):
+    """Its kilobytes, Table I's times and MPICH's speed-ups give the published bandwidths, rounded to two digits."""
+    found = {one["line"]: one for one in entries}
+    system = found[line]["system"]
+    problem = next(
+        one for one in paper()["problems"].values() if one["kilobytes"] == float(found[line - 2]["published"])
+    )
+    title = {"SOR-NZ": "SOR-Nonzero"}.get(system, system)
+    speedup = next(
+        float(one["published"])
+        for one in entries
+        if one["where"] == "Table III" and one["system"] == f"{title}; MPICH Ethernet"
+    )
+    times = {one["title"]: one["sequential_ms"] * 1e-3 for one in paper()["problems"].values()}
+    took = times[title] / speedup
+    assert problem["kilobytes"] / 1024 / 8 / took == pytest.approx(float(found[line]["published"]), abs=0.025)
+    ratio = found[line]["predicted"] / (float(found[line - 2]["predicted"]) / 1024 / 8)
+    replayed = lobosco.speedup(next(k for k, v in lobosco.TITLES.items() if v == title), "MPICH Eth", 8)
+    assert ratio == pytest.approx(replayed / times[title], rel=1e-4)
 
 
 def claim(value, conditions="", unit="us"):
@@ -190,6 +223,20 @@ def test_a_figure_is_measured_here_beside_its_predictions(tmp_path):
     assert "measured here" in picture.read_text(encoding="utf-8")
 
 
+def test_the_real_libraries_are_measured_beside_their_policies():
+    """Turner and Chen's figures 1 to 3 have LAM and PVM themselves, and MPICH and Open MPI of today."""
+    for figure in ("fig1", "fig2", "fig3"):
+        assert {"lam", "pvm3:inplace", "mpi:mpich", "mpi:openmpi"} <= set(module_of("turner-chen").MEASURED[figure])
+    assert module_of("turner-chen").MEASURED.keys() == set(figures.names("turner-chen"))
+
+
+def test_published_points_have_names():
+    axes = figures.draw("gupta", "fig5").axes[0]
+    assert {text.get_text() for text in axes.texts} == {
+        "Message passing barrier (MVICH)", "overall RDMA+shared-memory barrier"
+    }  # fmt: skip
+
+
 def test_what_can_be_measured_is_a_protocol():
     for one in ("ong-farrell", "turner-chen"):
         module = module_of(one)
@@ -204,6 +251,8 @@ def test_commands(tmp_path):
     done = run(cli, ["papers", "gupta", "fig5", "--plot", str(tmp_path / "f.svg")])
     assert done.exit_code == 0, done.output
     assert "RDMA" in done.output
+    assert "Gupta et al. 2002, fig5: barrier, µs" in done.output
+    assert "nodes" in done.output
     assert (tmp_path / "f.svg").read_bytes().startswith(b"<?xml")
     done = run(cli, ["papers", "prylli", "--json", str(tmp_path / "v.json"), "--html", str(tmp_path / "v.html"), "-q"])
     assert done.exit_code == 0, done.output
@@ -213,6 +262,9 @@ def test_commands(tmp_path):
     done = run(cli, ["papers", "lobosco", "table3"])
     assert done.exit_code == 0, done.output
     assert "0.94 (" in done.output
+    done = run(cli, ["papers", "lobosco", "table2"])
+    assert "360453 (360453)" in done.output
+    assert "e+" not in done.output
     for words, problem in (
         (["papers", "nobody"], "no paper is called"),
         (["papers", "lobosco", "table9"], "lobosco has table1, table2, table3"),

@@ -45,7 +45,7 @@ def _save(figure: Any, path: str) -> None:
     type=click.FloatRange(0, min_open=True),
     metavar="SECONDS",
     help="Measure FIGURE's libraries here, between two hosts of a testbed, and draw them with the predictions: "
-    "policies of viakit, and MPICH and Open MPI if they are installed.",
+    "policies of viakit, and LAM, PVM, MPICH and Open MPI if they are installed.",
 )
 @click.option(
     "--measured",
@@ -113,7 +113,10 @@ def papers(
             result.save(document(wanted[0], figure), result_file)
             click.echo(f"wrote {result_file}")
         if not quiet:
-            _print_series({**drawing.series(wanted[0])[figure], **measured}, console)
+            title = f"{PAPERS[wanted[0]][0]}, {figure}"
+            _print_series(
+                {**drawing.series(wanted[0])[figure], **measured}, title, drawing.axes_of(wanted[0], figure), console
+            )
         return
     if pictures:
         _write_pictures(drawing.draw(wanted[0]), pictures)
@@ -152,18 +155,22 @@ def _measured(paper: str, figure: str, seconds: float | None, sweeps: tuple[str,
         raise Failure(f"{paper}: its figures are no curves by message size; leave out --measure and --measured", 2)
     documents = [result.load(path) for path in sweeps]
     if seconds is not None:
-        from viakit.measure import ladder, plan, sweep  # start-up time
+        from viakit.measure import ladder, plan, sockbuf, sweep  # start-up time
 
         protocols = module_of(paper).MEASURED.get(figure)
         if protocols is None:
             raise Failure(f"--measure: viakit has no protocol of {figure}; give a sweep's result with --measured", 2)
         sizes = ladder.parse_sizes("1:4M", 0)
         config = plan.Config(
-            protocols=list(protocols), sizes=sizes, hosts="testbed", seconds=seconds, skip_unavailable=True
-        )
+            protocols=list(protocols), sizes=sizes, hosts="testbed", seconds=seconds, skip_unavailable=True,
+            sockbuf=sockbuf.AUTO if "tcp" in protocols else None,  # raw TCP at its best, as in the papers
+        )  # fmt: skip
         document = sweep.run(config).document
         for one in document.get("skipped", []):
             click.echo(f"not measured: {one['protocol']}: {one['reason']}", err=True)
+        for one in document["series"]:
+            if said := sockbuf.words(one["info"]):
+                click.echo(said, err=True)
         documents.append(document)
     return {
         one["label"]: [(nbytes, 8e-6 * rate) for nbytes, rate in zip(one["nbytes"], one["Bps"], strict=True)]
@@ -184,9 +191,9 @@ class _Quiet:
         """Show nothing."""
 
 
-def _print_series(found: dict[str, list[tuple[float, float]]], console: Any) -> None:
-    """Print the series of a figure: a row for each place on the x axis."""
-    table = sheet(">", *(f">{title}" for title in found))
+def _print_series(found: dict[str, list[tuple[float, float]]], title: str, axes: tuple[str, str], console: Any) -> None:
+    """Print the series of a figure: a row for each place on the x axis. *axes* are the quantities with their units."""
+    table = sheet(f">{axes[0]}", *(f">{name}" for name in found), title=f"{title}: {axes[1]}")
     places = sorted({x for points in found.values() for x, _ in points})
     rows = places if len(places) <= 40 else [x for x in places if x and x == 2 ** (int(x).bit_length() - 1)]
     for x in rows:

@@ -7,7 +7,7 @@ from typing import Any
 from viakit.papers import PAPERS, module_of
 from viakit.papers.claims import claims
 
-__all__ = ["check", "draw", "has_curves", "names", "series"]
+__all__ = ["axes_of", "check", "draw", "has_curves", "names", "series"]
 
 # Kind of each paper's figures: what the axes show.
 AXES = {
@@ -66,7 +66,8 @@ def names(paper: str) -> list[str]:
     return list(series(paper))
 
 
-def _axes(paper: str, figure: str) -> tuple[str, str]:
+def axes_of(paper: str, figure: str) -> tuple[str, str]:
+    """Return what the axes of a figure show, with their units."""
     if paper in ("ong-farrell", "turner-chen"):
         return AXES["curve"]
     if paper == "prylli":
@@ -126,13 +127,15 @@ def _draw_one(axes: Any, paper: str, figure: str, found: Series, measured: Measu
     for title, points in measured.items():
         axes.plot([x for x, _ in points], [y for _, y in points], "--", linewidth=1, label=f"{title}, measured here")
     published = [
-        (x, number)
+        (x, number, claims()[line].system.rpartition("; ")[2])
         for line, x in POINTS.get(paper, {}).get(figure, [])
         if (number := claims()[line].number) is not None
     ]
     if published:
-        axes.plot([x for x, _ in published], [y for _, y in published], "kx", markersize=8, label="published")
-    xlabel, ylabel = _axes(paper, figure)
+        axes.plot([x for x, _, _ in published], [y for _, y, _ in published], "kx", markersize=8, label="published")
+    for x, y, system in published:
+        axes.annotate(system, (x, y), (-5, 2), textcoords="offset points", ha="right", fontsize="xx-small", gid="claim")
+    xlabel, ylabel = axes_of(paper, figure)
     if not (paper == "prylli" and figure != "fig3"):
         axes.set_xscale("log", base=2)
     if measured:  # a host of today is faster than those of the papers by orders of magnitude

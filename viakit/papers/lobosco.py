@@ -23,6 +23,7 @@ from viakit.replay import Model, Schedule, library, model, run
 __all__ = ["COLUMNS", "PROBLEMS", "PROBLEM_OF", "columns", "predict", "schedule", "speedup", "speedups"]
 
 KB = 1024
+MB = 1024 * KB  # in Table II: Table I, Table III and its kilobytes give its bandwidths with this unit only
 PROBLEMS = ("ep", "sor-zero", "sor-nonzero", "water-288", "water-1728", "fft", "is")
 TITLES = {"ep": "EP", "sor-zero": "SOR-Zero", "sor-nonzero": "SOR-Nonzero", "water-288": "Water-288",
           "water-1728": "Water-1728", "fft": "3-D FFT", "is": "IS Class A"}  # fmt: skip
@@ -224,7 +225,9 @@ def _table_2() -> dict[int, Prediction]:
         found[line] = Prediction(messages, how=how, measured=messages)
         found[line + 1] = Prediction(nbytes / KB, how=how, measured=nbytes / KB)
         found[line + 2] = Prediction(nbytes / KB / messages, how=how, measured=nbytes / KB / messages)
-        found[line + 3] = Prediction(nbytes / 8e6 / took, "order", "bandwidth", "bytes over the replay of MPICH", cause)
+        found[line + 3] = Prediction(
+            nbytes / 8 / MB / took, "order", "bandwidth", "bytes over the replay of MPICH", cause
+        )
     return found
 
 

@@ -26,9 +26,11 @@ STYLES = {
 NOT_ROWS = "untestable"
 
 
-def number(value: float | None) -> str:
-    """Return a number for tables."""
-    return "" if value is None else f"{value:.4g}" if abs(value) < 1e5 else f"{value:.0f}"
+def number(value: float | None, digits: int = 4) -> str:
+    """Return a number for tables: of so many digits, and a long one without an exponent."""
+    if value is None:
+        return ""
+    return f"{value:.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:.{digits}g}"
 
 
 def document(entries: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -91,7 +93,7 @@ def show_table(entries: Sequence[dict[str, Any]], console: Any) -> None:
         elif not column:  # one quantity: the conditions make the rows
             row, column = one["conditions"], claims()[one["line"]].platform.rpartition("; ")[2]
         value = one["predicted"]
-        predicted = "" if value is None else f" ({value:.3g})" if abs(value) >= 1 else f" ({value:.2g})"
+        predicted = "" if value is None else f" ({number(value, 3 if abs(value) >= 1 else 2)})"
         cells.setdefault(row, {})[column] = one["published"] + predicted
     columns = list(dict.fromkeys(column for row in cells.values() for column in row))
     table = sheet("", *(f">{column}" for column in columns), title=f"{entries[0]['where']}: published (predicted)")

@@ -41,19 +41,22 @@ VIA: dict[str, Library] = {
     "MVICH": library("mvich-rput-tuned"),
     "MVICH default": library("mvich-rput"),
     "MP_Lite": library("mp_lite-via"),
-    "MPI/Pro": library("mvich-rput", name="MPI/Pro", eager_limit=64.0 * KB),
+    "MPI/Pro": library("mpi-pro-via"),
 }
-# Protocols of `viakit sweep` whose curves can be measured here, for each figure: policies, and the libraries of today
+# Protocols of `viakit sweep` whose curves can be measured here, for each figure: policies, and the libraries themselves
 # that are installed.
-REAL = ("mpi:mpich", "mpi:openmpi")
+REAL = ("lam", "pvm3:inplace", "mpi:mpich", "mpi:openmpi")
 MEASURED = {
     "fig1": ("tcp", "msg-tcp:mpich-p4-tuned", "msg-tcp:lam-c2c", "msg-tcp:mpi-pro-tuned",
              "msg-tcp:pvm-direct-inplace", *REAL),
-    "fig2": ("tcp", "msg-tcp:mpich-p4-tuned", "msg-tcp:lam-c2c", "msg-tcp:mp_lite", "msg-tcp:tcgmsg", *REAL),
-    "fig3": ("tcp", "msg-tcp:mpich-p4-tuned", "msg-tcp:lam-c2c", "msg-tcp:mp_lite", "msg-tcp:tcgmsg", *REAL),
-    "fig5": ("via-eth", "msg-via:mvich-rput-tuned", "msg-via:mp_lite-via"),
+    "fig2": ("tcp", "msg-tcp:mpich-p4-tuned", "msg-tcp:lam-c2c", "msg-tcp:mpi-pro-tuned", "msg-tcp:mp_lite",
+             "msg-tcp:pvm-direct-inplace", "msg-tcp:tcgmsg", *REAL),
+    "fig3": ("tcp", "msg-tcp:mpich-p4-tuned", "msg-tcp:lam-c2c", "msg-tcp:mp_lite", "msg-tcp:pvm-direct-inplace",
+             "msg-tcp:tcgmsg", *REAL),
+    "fig4": ("via-eth", "msg-via:mpich-gm", "msg-via:mpi-pro-gm", "msg-tcp:ip-gm"),
+    "fig5": ("via-eth", "msg-via:mvich-rput-tuned", "msg-via:mp_lite-via", "msg-via:mpi-pro-via"),
 }  # fmt: skip
-GM = library("mvich-rput", name="MPICH-GM", eager_limit=16.0 * KB)
+GM = library("mpich-gm")
 
 P4_BLOCKS = "p4 writes a message in blocks and stalls between them; with 32 kB the card's 120 us do not explain it"
 SOCKETS = "the effective size of a socket buffer differs between drivers and kernels"
@@ -169,7 +172,7 @@ def _ethernet() -> dict[int, Prediction]:
         149: Prediction(max(loss("MP_Lite", one) for one in cards), how="largest loss of three cards"),
         150: Prediction(ga["PVM default"], "order", pvm, "datagrams of 4,096 bytes, one at a time"),
         151: Prediction(ga["PVM direct"], "order", pvm, "packing and unpacking: two copies"),
-        152: Prediction(ga["PVM direct"] / ga["PVM default"], "sign", how="both peaks"),
+        152: Prediction(ga["PVM direct"] / ga["PVM default"], "ratio", how="both peaks"),
         153: Prediction(ga["PVM"], "order", pvm, "unpacking: one copy"),
         154: Prediction(loss("PVM", "ga620"), "sign", how="peaks"),
         155: Prediction(trend["PVM"], "order", pvm, "the system's socket buffers, and a copy", SOCKETS),
@@ -183,8 +186,8 @@ def _ethernet() -> dict[int, Prediction]:
         183: Prediction(max(gains), how="largest gain: PVM without its daemons"),
         184: Prediction(max(loss("MPICH", "ga620"), loss("PVM", "ga620")), "sign", how="larger loss", cause=COPY),
         185: Prediction(max(both), "sign", how="both", cause=COPY, low=min(both)),
-        186: Prediction(nearest, how="largest loss of LAM, MPI/Pro, MP_Lite and TCGMSG"),
-        187: Prediction(max(limited), "sign", how="LAM, MPI/Pro and TCGMSG", cause=SOCKETS, low=min(limited)),
+        186: Prediction(nearest, how="largest loss of LAM, MPI/Pro, MP_Lite and TCGMSG", cause=SOCKETS),
+        187: Prediction(max(limited), how="LAM, MPI/Pro and TCGMSG", cause=SOCKETS, low=min(limited)),
         188: Prediction(
             needed / KB, "knee", how="smallest power of two without effect", cause=SOCKETS, published=256.0
         ),
