@@ -22,13 +22,67 @@ def test_the_variable_and_the_arguments():
     assert Wire.chosen(given, tcp_options="off").text() == "offload=off,tcp_options=off,burst=4096"
     assert Wire.chosen({"VIAKIT_WIRE": Wire("off", "off", "min").text()}) == Wire("off", "off", "min")
     assert Wire().text() == ""
+    assert Wire(rate="100 Mbit/s", burst="min").text() == "burst=min,rate=100mbit"
+    for rate in (8, 1e9, 12_345_678, 2.5e12):
+        assert Wire.chosen({"VIAKIT_WIRE": Wire(rate=rate).text()}).rate_bps == rate
 
 
-@pytest.mark.parametrize("text", ["offload=maybe", "feathers=1", "offload", "burst=least"])
+@pytest.mark.parametrize("text", ["offload=maybe", "feathers=1", "offload", "burst=least", "rate=fast", "burst=min"])
 def test_a_wrong_wire_is_named(text, monkeypatch):
     monkeypatch.setenv("VIAKIT_WIRE", text)
     with pytest.raises(ValueError, match="expected"):
         Testbed()
+
+
+def test_a_rate_in_the_variable_limits_the_wire(monkeypatch):
+    monkeypatch.setenv("VIAKIT_WIRE", "rate=100mbit,burst=min")
+    with needs.hosts() as bed:
+        limited = json.dumps(bed.describe()["switch"])
+        assert "tbf" in limited
+        assert bed.rate_bps == 100_000_000
+        assert bed.burst == 1518
+    assert Testbed(hosts=1).rate_bps is None
+    assert Testbed(rate="1gbit").rate_bps == 10**9
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["sweep", "tcp", "--burst", "min", "--hosts", "testbed"], "add --rate"),
+        (["sweep", "via-shm", "--offload", "off", "--hosts", "local"], "--offload sets the testbed's wire"),
+        (["sweep", "tcp", "--tcp-options", "off", "--hosts", "local"], "--tcp-options sets the testbed's wire"),
+        (["sweep", "via", "--machine", "veth", "--offload", "off"], "a network of its own; remove --offload"),
+        (["sweep", "udp", "zmq", "--sockbuf", "auto"], "finds the best size for tcp"),
+        (["barrier", "--hosts", "2", "--burst", "min"], "add --rate"),
+        (["barrier", "--rate", "1gbit"], "--rate sets the testbed's wire"),
+        (["barrier", "--offload", "off"], "--offload sets the testbed's wire"),
+        (["barrier", "--hosts", "2", "--rate", "fast"], "rate is 'fast'"),
+        (["app", "ep", "-n", "2", "--rate", "1gbit"], "--rate sets the testbed's wire"),
+    ],
+)
+def test_an_option_of_the_wire_without_effect_is_refused(words, problem, monkeypatch):
+    monkeypatch.setenv("VIAKIT_WIRE", "")
+    done = click.testing.CliRunner().invoke(cli, words, prog_name="viakit", env={"COLUMNS": "200"})
+    assert done.exit_code == 2, done.output
+    assert problem in done.output
+
+
+def test_the_rate_is_part_of_a_result(monkeypatch, tmp_path):
+    """Results of wires with different rates are not compared, and every table has the rate."""
+    needs.hosts().close()
+    monkeypatch.setenv("VIAKIT_WIRE", "")
+    run = click.testing.CliRunner().invoke
+    for name, more in (("a", ["--rate", "1e9"]), ("b", [])):
+        words = ["sweep", "tcp", "--hosts", "testbed", "--sizes", "4K", "--perturb", "0", "--seconds", "0.5", *more]
+        done = run(cli, [*words, "--json", str(tmp_path / name)], prog_name="viakit", env={"COLUMNS": "200"})
+        assert done.exit_code == 0, done.output
+        assert ("rate=1gbit" in done.output) == (name == "a")
+    assert result.load(tmp_path / "a")["series"][0]["wire"] == "rate=1gbit"
+    assert "wire" not in result.load(tmp_path / "b")["series"][0]
+    words = ["barrier", "--hosts", "2", "--ranks", "2", "--algorithms", "message", "--no-mpi", "--seconds", "0.5"]
+    done = run(cli, [*words, "--rate", "100mbit", "--json", str(tmp_path / "c")], prog_name="viakit")
+    assert done.exit_code == 0, done.output
+    assert result.load(tmp_path / "c")["environment"]["wire"] == "rate=100mbit"
 
 
 def connection(listener_address):

@@ -63,7 +63,6 @@ def app(
     python: str | None,
     network: str | None,
     mtu: int,
-    rate: str | None,
     placement: str,
     protocol: str | None,
     timeout: float | None,
@@ -116,7 +115,7 @@ def app(
     with on_machine(machine, computing) as variables:
         status = jobs.run_ranks(
             ["-m", module, *words], ranks_for(ranks, hosts), protocol,
-            hosts=hosts, python=python, network=network, mtu=mtu, rate=rate, placement=placement, timeout_s=timeout,
+            hosts=hosts, python=python, network=network, mtu=mtu, placement=placement, timeout_s=timeout,
             policy=policy, prog=f"viakit app {name}", environment=variables,
         )  # fmt: skip
     ctx.exit(status)
@@ -177,7 +176,6 @@ def speedup(
     python: str | None,
     network: str | None,
     mtu: int,
-    rate: str | None,
     machine: str | None,
     computing: float | None,
     seed: int | None,
@@ -220,7 +218,7 @@ def speedup(
             quick=quick,
             problem=None if problem is None else shlex.split(problem),
             paper_programs=(programs or ("paper" if paper else "viakit")) == "paper",
-            hosts=hosts, python=python, network=network, mtu=mtu, rate=rate, kernels=kernels, machine=machine,
+            hosts=hosts, python=python, network=network, mtu=mtu, kernels=kernels, machine=machine,
             computing=computing, profile=profile, seed=seed, on_progress=on_progress,
         )  # fmt: skip
     result.validate(document)

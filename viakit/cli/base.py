@@ -115,24 +115,30 @@ class Delay(click.ParamType):
             self.fail(str(error), param, ctx)
 
 
-def wire_options(command: Callable[..., Any], alone: Sequence[int] = (), *, delay: bool = True) -> Callable[..., Any]:
-    """Add --offload, --tcp-options, --burst and --delay to a command that makes a testbed.
+_GIVEN = "viakit.cli.wire"  # of a context: the options of the wire in the command line
 
-    They are passed on by ``VIAKIT_WIRE``, so that they reach each testbed of the command and of its processes.
+
+def wire_options(command: Callable[..., Any], alone: Sequence[int] = (), *, sweep: bool = False) -> Callable[..., Any]:
+    """Add --offload, --tcp-options, --rate, --burst and --delay to a command that makes a testbed.
+
+    They are passed on by ``VIAKIT_WIRE``, so that they reach each testbed of the command and of its processes, and are
+    in its results.
 
     Parameters
     ----------
     command : callable
         The function of the command.
     alone : sequence of int
-        Values of its parameter ``hosts`` for one host. There, on real machines and on described ones a delay is
-        refused. Empty: the command checks the delay itself.
-    delay : bool
-        False: without --delay, because the command has an option of its own for several delays.
+        Values of its parameter ``hosts`` for one host. There, on real machines and on described ones the options are
+        refused. Empty: the command checks them itself.
+    sweep : bool
+        True: without --rate and --delay, because the command has options of its own for them. It also gets the others
+        as arguments.
     """
 
-    def keep(ctx: click.Context, param: click.Parameter, value: str | int | None) -> None:
+    def keep(ctx: click.Context, param: click.Parameter, value: str | int | None) -> str | int | None:
         if value is not None:
+            ctx.meta.setdefault(_GIVEN, []).append(param.opts[0])
             from viakit.testbed.wire import VARIABLE, Wire  # start-up time
 
             given: dict[str, Any] = {str(param.name): value}
@@ -140,11 +146,15 @@ def wire_options(command: Callable[..., Any], alone: Sequence[int] = (), *, dela
                 os.environ[VARIABLE] = Wire.chosen(**given).text()
             except ValueError as error:
                 raise click.BadParameter(str(error), ctx, param) from None
+        return value
 
     if alone:
-        command = _with_delay_only_on_testbeds(command, alone)
-    shared: dict[str, Any] = {"expose_value": False, "callback": keep}
-    if delay:
+        command = _only_on_testbeds(command, alone)
+    shared: dict[str, Any] = {"expose_value": sweep, "callback": keep}
+    if not sweep:
+        command = click.option(
+            "--rate", metavar="TEXT", help="Limit of the testbed's wire, bit/s: 1gbit, 100mbit, 1e9.", **shared
+        )(command)
         command = click.option(
             "--delay",
             metavar="TIME",
@@ -172,16 +182,23 @@ def wire_options(command: Callable[..., Any], alone: Sequence[int] = (), *, dela
     )(command)
 
 
-def _with_delay_only_on_testbeds(command: Callable[..., Any], alone: Sequence[int]) -> Callable[..., Any]:
-    """Return *command*, which refuses a delay unless its parameter ``hosts`` makes a testbed."""
+def _only_on_testbeds(command: Callable[..., Any], alone: Sequence[int]) -> Callable[..., Any]:
+    """Return *command*, which refuses options of the wire unless its parameter ``hosts`` makes a testbed."""
 
     @functools.wraps(command)
     def checked(*args: Any, **options: Any) -> Any:
         from viakit.testbed.wire import Wire  # start-up time
 
         elsewhere = options.get("machine") is not None or options["hosts"] in alone or isinstance(options["hosts"], str)
-        if elsewhere and os.environ.get("VIAKIT_WIRE") and Wire.chosen().delay_s is not None:
-            raise Failure("--delay sets the testbed's wire: add --hosts testbed:N with N from 2, or remove --delay", 2)
+        wire = Wire.chosen() if os.environ.get("VIAKIT_WIRE") else Wire()
+        given = [*click.get_current_context().meta.get(_GIVEN, ())]
+        given += [name for name, value in (("--rate", wire.rate), ("--delay", wire.delay)) if value is not None]
+        if elsewhere and given:
+            raise Failure(
+                f"{given[0]} sets the testbed's wire: add --hosts testbed:N with N from 2, or remove {given[0]}", 2
+            )
+        if wire.burst is not None and wire.rate is None:
+            raise Failure(f"--burst {wire.burst} is the bucket of a limit: add --rate, for instance --rate 1gbit", 2)
         return command(*args, **options)
 
     return checked

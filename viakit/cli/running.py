@@ -47,12 +47,11 @@ def ranks_for(ranks: int | None, hosts: int | str) -> int:
 
 
 def testbed_options(command: Any) -> Any:
-    """Add the options for the hosts of the ranks to a command: --hosts, --python, --mtu, --rate, and the wire's."""
+    """Add the options for the hosts of the ranks to a command: --hosts, --python, --mtu, and the wire's."""
     command = wire_options(command, alone=(0, 1))
     command = click.option("--python", metavar="PATH", help="Interpreter with viakit on the machines of --hosts ssh:.")(
         command
     )
-    command = click.option("--rate", help="Limit of the testbed's wire, bit/s: 1gbit, 100mbit, 1e9.")(command)
     command = click.option(
         "--mtu", type=int, default=1500, show_default=True, help="MTU of the testbed's wire, bytes."
     )(command)

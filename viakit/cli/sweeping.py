@@ -64,7 +64,7 @@ _LIVE_MORE = ("sockbuf", "wire")  # only of some series
     help="Socket buffers of tcp, udp, unix, zmq and msg-tcp, bytes; several, 64K,128K, make a grid; auto: of tcp the "
     "best, tried first.",
 )
-@functools.partial(wire_options, delay=False)
+@functools.partial(wire_options, sweep=True)
 @click.option(
     "--delay",
     type=Several(Delay()),

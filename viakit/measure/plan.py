@@ -251,9 +251,10 @@ def _check_machine(config: Config) -> None:
             raise UsageError(f"--{option} with --machine: the machine's description has it, as {key}")
     if delays_of(config) != [None]:
         raise UsageError("--delay with --machine: the machine's description has it, as wire.delay_us")
-    for option in ("interface", "network"):
+    for option in ("interface", "network", "burst", "offload", "tcp_options"):
         if getattr(config, option) is not None:
-            raise UsageError(f"--{option} with --machine: a described machine has one network; remove --{option}")
+            name = f"--{option.replace('_', '-')}"
+            raise UsageError(f"{name} with --machine: a described machine has a network of its own; remove {name}")
     if config.hosts not in ("auto", "local"):
         raise UsageError(f"--hosts {config.hosts} with --machine: all ranks run on this host; remove --hosts")
     if config.level not in (None, "c"):
@@ -343,8 +344,9 @@ def _on_machine(name: str, config: Config) -> Series:
 
 def _wire_option(config: Config) -> str | None:
     """Return the option of *config* that requires the testbed's wire, or None."""
-    values = {"mtu": config.mtu, "rate": config.rate, "delay": delays_of(config)[0]}
-    return next((f"--{name}" for name, given in values.items() if given is not None), None)
+    names = ("mtu", "rate", "burst", "offload", "tcp_options")
+    values = {name: getattr(config, name) for name in names} | {"delay": delays_of(config)[0]}
+    return next((f"--{name.replace('_', '-')}" for name, given in values.items() if given is not None), None)
 
 
 def wire_of(config: Config, delay: float | str | None = None) -> Wire:
@@ -355,11 +357,14 @@ def wire_of(config: Config, delay: float | str | None = None) -> Wire:
     UsageError
         If one of them is invalid.
     """
-    given = {name: getattr(config, name) for name in ("burst", "offload", "tcp_options")}
+    given = {name: getattr(config, name) for name in ("rate", "burst", "offload", "tcp_options")}
     try:
-        return Wire.chosen(**given, delay=delay)
+        found = Wire.chosen(**given, delay=delay)
     except ValueError as error:
         raise UsageError(str(error)) from None
+    if found.burst is not None and found.rate is None:
+        raise UsageError(f"--burst {found.burst} is the bucket of a limit: add --rate, for instance --rate 1gbit")
+    return found
 
 
 def delays_of(config: Config) -> list[float | None]:
@@ -412,6 +417,11 @@ def plan(config: Config) -> tuple[list[Series], bool]:
         raise UsageError(
             f"--sockbuf: {', '.join(found)} {'has' if len(found) == 1 else 'have'} no socket buffers to set; remove "
             "--sockbuf, or add tcp, udp, unix, zmq or msg-tcp"
+        )
+    if sockbuf.AUTO in several(config.sockbuf) and not any(one.name == "tcp" for one in series):
+        raise UsageError(
+            "--sockbuf auto finds the best size for tcp, which is not measured here: add tcp, or give several sizes, "
+            "for instance --sockbuf 64K,256K,1M"
         )
     if config.memory == "viakit" and not any(one.protocol.allocates for one in series):
         raise UsageError(

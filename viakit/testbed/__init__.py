@@ -21,9 +21,7 @@ Ctrl-C. :mod:`viakit.testbed.host` describes the processes involved and why none
 from __future__ import annotations
 
 import json
-import math
 import os
-import re
 import socket
 import subprocess
 import threading
@@ -36,7 +34,7 @@ from typing import Any
 from viakit.base.words import counted
 from viakit.testbed.call import Call, HostProcess, HostTimeoutError, RemoteError, TestbedError, call_on, start_on
 from viakit.testbed.server import NamespaceError, Supervisor
-from viakit.testbed.wire import Wire
+from viakit.testbed.wire import Wire, parse_rate
 
 __all__ = [
     "Call",
@@ -52,31 +50,6 @@ __all__ = [
 
 MAX_HOSTS = 64
 _NETWORK, _PREFIX = "10.77.0", 24
-
-
-def parse_rate(rate: float | str) -> int:
-    """Return bits per second for a number, or for text such as "1gbit", "100 Mbit/s" or "2.5G" (decimal prefixes).
-
-    Raises
-    ------
-    ValueError
-        If the rate is not a number of at least 8 bit/s in one of these units. "bps" is refused because it is ambiguous:
-        for ``tc`` it means bytes, elsewhere bits.
-    """
-    right = 'expected bits per second, at least 8: 1e9, "1gbit", "100 Mbit/s" or "2.5G"'
-    if isinstance(rate, str):
-        match = re.fullmatch(r"\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*([kmgt]?)(?:bit(?:/s)?)?\s*", rate.lower())
-        try:
-            value = float(match[1]) * 1000.0 ** " kmgt".index(match[2] or " ") if match else math.nan
-        except ValueError:
-            value = math.nan
-    elif isinstance(rate, bool) or not isinstance(rate, (int, float)):
-        raise ValueError(f"rate is {rate!r}; {right}")
-    else:
-        value = float(rate)
-    if not 8 <= value <= 1e13:  # false for nan too
-        raise ValueError(f"rate is {rate!r}; {right}")
-    return round(value)
 
 
 class Host:
@@ -299,7 +272,7 @@ class Testbed:
     rate : float or str, optional
         Limit for each direction of each host's wire in bit/s: 1e9, "1gbit", "100 Mbit/s". The limit is set in the
         switch, where programs on the hosts cannot change it. Therefore two hosts with a rate are also connected by a
-        switch.
+        switch. Default: that of ``VIAKIT_WIRE``, otherwise no limit.
     burst : int or "min", optional
         Size of the token bucket: bytes that may pass without delay after a pause. A small bucket is closer to a real
         wire; a large one loses less bandwidth to late timers. Default: the bytes of 300 microseconds at the rate, and
@@ -343,21 +316,21 @@ class Testbed:
     ) -> None:
         self.n_hosts = _whole("hosts", hosts, 1, MAX_HOSTS)
         self.mtu = _whole("mtu", mtu, 68, 65535)
-        self.rate_bps = None if rate is None else parse_rate(rate)
-        self.wire = Wire.chosen(burst=burst, offload=offload, tcp_options=tcp_options, delay=delay)
+        self.wire = Wire.chosen(rate=rate, burst=burst, offload=offload, tcp_options=tcp_options, delay=delay)
+        if rate is not None and self.n_hosts == 1:
+            raise ValueError("rate is given for a single host; expected two hosts or more, or no rate")
+        self.rate_bps = self.wire.rate_bps if self.n_hosts > 1 else None
         self.delay_s = self.wire.delay_s if self.n_hosts > 1 else None
         if delay is not None and self.n_hosts == 1:
             raise ValueError("delay is given for a single host; expected two hosts or more, or no delay")
         self.burst = None
         if self.rate_bps is not None:
-            if self.n_hosts == 1:
-                raise ValueError("rate is given for a single host; expected two hosts or more, or no rate")
             usual = max(2 * (self.mtu + 18), self.rate_bps * 300 // 8_000_000)
             sizes: dict[Any, Any] = {None: usual, "min": self.mtu + 18}
             given = self.wire.burst
             self.burst = _whole("burst", sizes.get(given, given), self.mtu + 18, 1 << 30)
-        elif burst is not None:
-            raise ValueError(f"burst is {burst!r} without a rate; expected rate=... with it")
+        elif burst is not None or (self.wire.burst is not None and self.n_hosts > 1):
+            raise ValueError(f"burst is {self.wire.burst!r} without a rate; expected a rate with it, such as 1gbit")
         self.hosts: list[Host] = []
         self._lock = threading.Lock()
         self._supervisor: Supervisor | None = None

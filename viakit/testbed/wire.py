@@ -1,4 +1,4 @@
-"""Properties of a testbed's wire that make it like a real one: no offloads, no TCP options, a small bucket, a delay.
+"""Properties of a testbed's wire that make it like a real one: no offloads or TCP options, a rate, a bucket, a delay.
 
 The papers' cards sent one frame per segment. Here the kernel passes up to 64 KiB through a wire at once, which none of
 them could (TSO, GSO, GRO). TCP of Linux 2.2 and 2.4 ran without window scaling and without time stamps where both sides
@@ -8,16 +8,17 @@ testbeds of a command and of the processes that it starts; arguments of :class:`
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["MAX_DELAY_S", "SWITCHES", "VARIABLE", "Wire", "parse_delay"]
+__all__ = ["MAX_DELAY_S", "SWITCHES", "VARIABLE", "Wire", "parse_delay", "parse_rate"]
 
 VARIABLE = "VIAKIT_WIRE"
 SWITCHES = ("on", "off")
-_ACCEPTED = "offload=on|off, tcp_options=on|off, burst=BYTES|min, delay=TIME"
+_ACCEPTED = "offload=on|off, tcp_options=on|off, burst=BYTES|min, delay=TIME, rate=BITS"
 MAX_DELAY_S = 1.0
 _TIME = re.compile(r"([0-9]*\.?[0-9]+)(us|ms|s)|0")
 
@@ -41,6 +42,37 @@ def parse_delay(delay: float | str) -> float:
     return seconds
 
 
+def parse_rate(rate: float | str) -> int:
+    """Return bits per second for a number, or for text such as "1gbit", "100 Mbit/s" or "2.5G" (decimal prefixes).
+
+    Raises
+    ------
+    ValueError
+        If the rate is not a number of at least 8 bit/s in one of these units. "bps" is refused because it is ambiguous:
+        for ``tc`` it means bytes, elsewhere bits.
+    """
+    right = 'expected bits per second, at least 8: 1e9, "1gbit", "100 Mbit/s" or "2.5G"'
+    if isinstance(rate, str):
+        match = re.fullmatch(r"\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*([kmgt]?)(?:bit(?:/s)?)?\s*", rate.lower())
+        try:
+            value = float(match[1]) * 1000.0 ** " kmgt".index(match[2] or " ") if match else math.nan
+        except ValueError:
+            value = math.nan
+    elif isinstance(rate, bool) or not isinstance(rate, (int, float)):
+        raise ValueError(f"rate is {rate!r}; {right}")
+    else:
+        value = float(rate)
+    if not 8 <= value <= 1e13:  # false for nan too
+        raise ValueError(f"rate is {rate!r}; {right}")
+    return round(value)
+
+
+def _rate_text(bps: int) -> str:
+    """Return a rate as :func:`parse_rate` reads it, with the largest prefix that leaves at least 1."""
+    power = next(i for i in (4, 3, 2, 1, 0) if bps >= 1000**i)
+    return f"{bps / 1000**power:.14g}{' kmgt'[power].strip()}bit"
+
+
 @dataclass(frozen=True)
 class Wire:
     """Properties of a wire.
@@ -52,24 +84,34 @@ class Wire:
     tcp_options : {"on", "off"}
         "off": TCP without window scaling and time stamps, so its window is at most 64 KiB.
     burst : int, "min" or None
-        Bucket of a rate limit in bytes; "min": one frame, the smallest that the kernel accepts. None: the usual one.
+        Bucket of `rate` in bytes; "min": one frame, the smallest that the kernel accepts. None: the usual one.
     delay : float, str or None
         Delay of every frame in seconds, or text such as "200us". 0: a relay that adds no delay. None: no relay.
+    rate : float, str or None
+        Limit of each direction in bit/s, or text such as "1gbit". None: no limit.
     """
 
     offload: str = "on"
     tcp_options: str = "on"
     burst: int | str | None = None
     delay: float | str | None = None
+    rate: float | str | None = None
 
     def __post_init__(self) -> None:
         for name in ("offload", "tcp_options"):
             if getattr(self, name) not in SWITCHES:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; expected on or off")
+        if self.rate is not None:
+            object.__setattr__(self, "rate", parse_rate(self.rate))
         if isinstance(self.burst, str) and self.burst != "min":
             raise ValueError(f"burst is {self.burst!r}; expected a number of bytes, or min")
         if self.delay is not None:
             object.__setattr__(self, "delay", parse_delay(self.delay))
+
+    @property
+    def rate_bps(self) -> int | None:
+        """The limit in bit/s; None without one."""
+        return None if self.rate is None else int(self.rate)
 
     @property
     def delay_s(self) -> float | None:
@@ -98,6 +140,8 @@ class Wire:
         """Return the value of ``VIAKIT_WIRE`` for this wire: only what differs from the default; "" for a usual one."""
         usual = Wire()
         parts = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        if self.rate_bps is not None:
+            parts["rate"] = _rate_text(self.rate_bps)
         if self.delay_s is not None:
             ms = self.delay_s >= 1e-3
             parts["delay"] = f"{self.delay_s * (1e3 if ms else 1e6):.9g}{'ms' if ms else 'us'}"
