@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from viakit import machines
 from viakit.apps.speedup import paper
 from viakit.cli import cli
-from viakit.measure import endpoints, result
+from viakit.measure import endpoints, result, sweep
 from viakit.papers import (
     CONTRADICTIONS,
     PAPERS,
@@ -220,6 +220,20 @@ def test_a_figure_is_measured_here_beside_its_predictions(tmp_path):
     assert len(both) > 10, done.output
     assert all(rate > 0 for pair in both for rate in pair)
     assert both[0][0] < both[-1][0], "longer messages have a higher rate"
+    assert "measured here" in picture.read_text(encoding="utf-8")
+
+
+def test_a_failed_measurement_is_reported(monkeypatch, tmp_path):
+    """The figure is drawn with what was measured before, and the status is that of a failure."""
+    series = results.document("turner-chen", "fig1")["series"][:1]
+    document = {"series": [{**series[0], "protocol": "tcp"}], "skipped": []}
+    outcome = sweep.Outcome(document, error=RuntimeError("lam: the daemon has ended"))
+    monkeypatch.setattr(sweep, "run", lambda config: outcome)
+    picture = tmp_path / "f.svg"
+    words = ["papers", "turner-chen", "fig1", "--measure", "1", "--plot", str(picture)]
+    done = CliRunner().invoke(cli, words, env={"COLUMNS": "200"})
+    assert done.exit_code == 1, done.output
+    assert "lam: the daemon has ended (the measurements so far are shown)" in done.output
     assert "measured here" in picture.read_text(encoding="utf-8")
 
 

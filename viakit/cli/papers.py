@@ -105,7 +105,7 @@ def papers(
         report.show_table(found[figure], console)
         return
     if figure is not None:
-        measured = _measured(wanted[0], figure, seconds, sweeps)
+        measured, failed = _measured(wanted[0], figure, seconds, sweeps)
         _write_pictures(drawing.draw(wanted[0], figure, measured), pictures)
         if result_file:
             from viakit.papers.results import document  # start-up time
@@ -117,6 +117,8 @@ def papers(
             _print_series(
                 {**drawing.series(wanted[0])[figure], **measured}, title, drawing.axes_of(wanted[0], figure), console
             )
+        if failed is not None:
+            raise Failure(f"--measure: {failed} (the measurements so far are shown)")
         return
     if pictures:
         _write_pictures(drawing.draw(wanted[0]), pictures)
@@ -144,12 +146,15 @@ def _write_pictures(drawn: Any, pictures: tuple[str, ...]) -> None:
         click.echo(f"wrote {path}")
 
 
-def _measured(paper: str, figure: str, seconds: float | None, sweeps: tuple[str, ...]) -> dict[str, Any]:
-    """Return the curves of sweeps, read from files or measured now: name, and bytes with Mbit/s."""
+def _measured(
+    paper: str, figure: str, seconds: float | None, sweeps: tuple[str, ...]
+) -> tuple[dict[str, Any], str | None]:
+    """Return the curves of sweeps, read from files or measured now: name, and bytes with Mbit/s; and a failure."""
     from viakit.papers import figures, module_of  # start-up time
 
     if not sweeps and seconds is None:
-        return {}
+        return {}, None
+    failed: str | None = None
     figures.check(paper, figure, figures.series(paper))
     if not figures.has_curves(paper):
         raise Failure(f"{paper}: its figures are no curves by message size; leave out --measure and --measured", 2)
@@ -165,7 +170,11 @@ def _measured(paper: str, figure: str, seconds: float | None, sweeps: tuple[str,
             protocols=list(protocols), sizes=sizes, hosts="testbed", seconds=seconds, skip_unavailable=True,
             sockbuf=sockbuf.AUTO if "tcp" in protocols else None,  # raw TCP at its best, as in the papers
         )  # fmt: skip
-        document = sweep.run(config).document
+        outcome = sweep.run(config)
+        document = outcome.document
+        if outcome.interrupted:
+            raise KeyboardInterrupt
+        failed = None if outcome.error is None else str(outcome.error)
         for one in document.get("skipped", []):
             click.echo(f"not measured: {one['protocol']}: {one['reason']}", err=True)
         for one in document["series"]:
@@ -175,7 +184,7 @@ def _measured(paper: str, figure: str, seconds: float | None, sweeps: tuple[str,
     return {
         one["label"]: [(nbytes, 8e-6 * rate) for nbytes, rate in zip(one["nbytes"], one["Bps"], strict=True)]
         for one in plotting.curves(documents)
-    }  # fmt: skip
+    }, failed  # fmt: skip
 
 
 class _Quiet:
