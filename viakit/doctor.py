@@ -22,6 +22,7 @@ from importlib import metadata, util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from viakit.base import hardware
 from viakit.base import secret as _secret
 from viakit.remote import rdma as _rdma_devices
 from viakit.testbed import NamespaceError, Testbed, TestbedError, namespaces
@@ -406,17 +407,12 @@ def _cores() -> Finding:
 
 def _governor() -> Finding:
     """Check how the kernel selects the clock frequency."""
-    path = Path("/sys/devices/system/cpu")
-    governors = {namespaces.read_setting(str(file)) for file in path.glob("cpu[0-9]*/cpufreq/scaling_governor")} - {
-        None
-    }
-    if not governors:
-        return Finding("frequency governor", None, "not visible", "usual in a virtual machine; nothing can be set")
-    value = ", ".join(sorted(str(governor) for governor in governors))
-    if governors == {"performance"}:
-        return Finding("frequency governor", True, value)
-    detail = "latencies vary with the clock frequency; each result records the governor"
-    return Finding("frequency governor", None, value, detail, "sudo cpupower frequency-set -g performance")
+    return Finding("frequency governor", *hardware.judge_governors())
+
+
+def _clock_source() -> Finding:
+    """Check how the kernel reads the time."""
+    return Finding("clock source", *hardware.judge_clock())
 
 
 def _virtualisation() -> Finding:
@@ -595,6 +591,6 @@ def _notebooks() -> Finding:
 
 _CHECKS: tuple[Callable[[], Finding | list[Finding]], ...] = (
     _core, _kernel, _hosts, _cores, _memlock, _udp_offload, _receive_buffers, _rdma, _process_vm_readv,
-    _membarrier, _huge_pages, _dev_shm, _crc32, _governor, _virtualisation, _mpi, _zmq, _programs, _job_secret,
-    _plotting, _functions_by_value, _notebooks,
+    _membarrier, _huge_pages, _dev_shm, _crc32, _governor, _clock_source, _virtualisation, _mpi, _zmq, _programs,
+    _job_secret, _plotting, _functions_by_value, _notebooks,
 )  # fmt: skip

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["examine", "render", "to_dict"]
 
 _DOCTOR_S, _TRY_S = 90.0, 30.0
+# Offloads without which a sender's processor cuts long messages into frames, and the names that ethtool has for them.
+_ETHTOOL = {"tx-checksum": "tx", "sg": "sg", "tso": "tso", "gso": "gso"}
 _MARKS = {True: "[green]yes[/green]", None: "[yellow]note[/yellow]", False: "[red]no[/red]"}
 
 
@@ -107,6 +109,7 @@ def _judge(found: dict[str, Any], near: RemoteHost, far: RemoteHost) -> list[dic
     firewall = f"let the firewall of {far.name} pass {{}} from {near.address}"
     mtu = next((one["mtu"] for one in near.facts["interfaces"] if one["name"] == near.interface), None)
     checks = [_check("interface", True, f"{near.interface}, {near.address}, MTU {mtu}")]
+    checks += _judge_card(found["card"])
     checks.append(_check("TCP", not found["tcp"], found["tcp"] or "connects", firewall.format("TCP")))
     small, whole, jumbo = (found["udp"][str(nbytes)] for nbytes in PAYLOADS)
     told = f"{small * 1e6:.0f} µs round trip, blocking" if isinstance(small, float) else str(small)
@@ -120,6 +123,23 @@ def _judge(found: dict[str, Any], near: RemoteHost, far: RemoteHost) -> list[dic
         checks.append(_check("jumbo frames", True if isinstance(jumbo, float) else None, text, remedy))
     remedy = "use via-udp, or have an administrator run the commands of `viakit config --raw` there"
     checks.append(_check("raw frames (via-eth)", None if found["raw"] else True, found["raw"] or "can be sent", remedy))
+    return checks
+
+
+def _judge_card(card: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the checks of the card at the near end of a way: driver, model and speed; and its offloads."""
+    speed = f"{card['speed_mbit_s'] / 1000:g} Gbit/s" if "speed_mbit_s" in card else ""
+    words = [card.get("driver", ""), card.get("model", ""), speed]
+    checks = [_check("card", True, ", ".join(filter(None, words)) or "not reported by the kernel")]
+    offloads: dict[str, bool] = card.get("offloads", {})
+    off = [name for name in _ETHTOOL if offloads.get(name) is False]
+    text = "; ".join(
+        f"{word} {', '.join(names)}"
+        for word, value in (("on", True), ("off", False))
+        if (names := [name for name, state in offloads.items() if state is value])
+    )
+    remedy = f"if the card can: sudo ethtool -K {card['interface']} {' '.join(f'{_ETHTOOL[name]} on' for name in off)}"
+    checks.append(_check("offloads", None if off else True, text or "not reported by the kernel", remedy))
     return checks
 
 

@@ -44,7 +44,7 @@ def test_everything_is_looked_at(findings):
         *HOST_STEPS, "raw sockets", "memlock limit", "UDP segmentation offload", "net.core.rmem_max",
         "process_vm_readv", "membarrier", "huge pages", "/dev/shm",
         "CRC32C instructions", "cores", "frequency governor", "virtualisation", "mpi4py", "ZeroMQ", "matplotlib",
-        "plotly", "kernel", "viakit's compiled extension",
+        "plotly", "kernel", "clock source", "viakit's compiled extension",
     }  # fmt: skip
     assert expected <= set(names)
 

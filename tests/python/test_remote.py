@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 from ssh_hosts import ssh_hosts
 
+from viakit.base import hardware
+from viakit.doctor_hosts import _judge_card
 from viakit.launch.options import Options
 from viakit.measure import Config, calibration_store
 from viakit.measure.calibrate_messages import Thresholds
@@ -309,6 +311,11 @@ def test_sweep_measures_between_machines(hosts, tmp_path):
     assert "10.77.0.1 (eth0), 10.77.0.2 (eth0)" in environment["network"]
     assert [one["environment"]["host"] for one in environment["hosts"]] == ["h0", "h1"]
     assert all(one["environment"]["kernel"] for one in environment["hosts"])
+    for one in (one["environment"] for one in environment["hosts"]):
+        assert (one["interface"], one["mtu"], one["card"]["driver"]) == ("eth0", 1500, "veth")
+        assert one["offloads"]["tso"]
+        assert one["clock_source"] == hardware.clock_source()
+        assert "command" not in one
 
 
 def test_a_sweep_whose_wire_is_cut_names_both_machines_and_keeps_its_points(hosts, tmp_path):
@@ -359,11 +366,23 @@ def test_doctor_examines_both_hosts_and_the_way_between_them(hosts):
         checks = {one["name"]: one for one in way["checks"]}
         assert way["ok"]
         assert "MTU 1500" in checks["interface"]["value"]
+        assert "veth" in checks["card"]["value"]
+        assert "tso" in checks["offloads"]["value"].partition("off ")[0]
         assert checks["frames of 1500 bytes"]["ok"] is True
         assert checks["jumbo frames"]["ok"] is None
         assert "mtu 9000" in checks["jumbo frames"]["remedy"]
     done = viakit("doctor", "--hosts", "ssh:h0,h1")
     assert "h0 -> h1" in done.stdout
+
+
+def test_doctor_notes_offloads_that_are_off():
+    """Without them, the sender's processor cuts long messages into frames."""
+    offloads = {"tx-checksum": True, "sg": True, "tso": False, "gso": False, "gro": False}
+    card, found = _judge_card({"interface": "eth3", "driver": "e1000", "speed_mbit_s": 2500, "offloads": offloads})
+    assert card["value"] == "e1000, 2.5 Gbit/s"
+    assert (found["ok"], found["value"]) == (None, "on tx-checksum, sg; off tso, gso, gro")
+    assert found["remedy"].endswith("sudo ethtool -K eth3 tso on gso on")
+    assert [one["value"] for one in _judge_card({"interface": "eth3"})] == ["not reported by the kernel"] * 2
 
 
 def test_calibrations_are_saved_on_both_machines(hosts, folder, tmp_path):

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import viakit
+from viakit.base import hardware
 from viakit.base.process import command
 from viakit.launch import mpi_library
 
@@ -58,16 +59,6 @@ def _cpu_model() -> str:
     if "CPU part" in fields:
         return f"{platform.machine()} implementer {fields.get('CPU implementer')} part {fields['CPU part']}"
     return platform.processor() or platform.machine()
-
-
-def _governors() -> str | None:
-    """Return the frequency governors of the allowed cores, joined by commas if they differ."""
-    found = {
-        value
-        for core in os.sched_getaffinity(0)
-        if (value := _read(f"/sys/devices/system/cpu/cpu{core}/cpufreq/scaling_governor"))
-    }
-    return ",".join(sorted(found)) or None
 
 
 def _virtualisation() -> str | None:
@@ -190,7 +181,8 @@ def environment(
         "cores": os.cpu_count(),
         "caches": caches(),
         "affinity": cores,
-        "governor": _governors(),
+        "governor": ",".join(hardware.governors()) or None,
+        "clock_source": hardware.clock_source(),
         "virtualisation": _virtualisation(),
         "kernel": f"{uname.system} {uname.release}",
         "load": _load(),
@@ -213,12 +205,17 @@ def of_machines(remote: Remote) -> dict[str, Any]:
     """
     about = remote.describe()
     for host, one in zip(remote.hosts, about["hosts"], strict=True):
-        done = host.run(command("viakit.measure.environment"), timeout=_MACHINE_S)
+        done = host.run(command("viakit.measure.environment", [host.interface]), timeout=_MACHINE_S)
         one["environment"] = json.loads(done.stdout)
     return about
 
 
 def main() -> int:
-    """Print the environment of this machine as JSON, for another one that measures with it."""
-    print(json.dumps(environment()))
+    """Print the environment of this machine as JSON, for another one that measures with it: [INTERFACE]."""
+    facts = hardware.card(sys.argv[1]) if sys.argv[1:] else {}
+    about = environment(infos=[facts])
+    for name in ("command", "seed", "mpi"):  # of the measurement, not of this machine
+        del about[name]
+    about["card"] = {name: facts.get(name) for name in ("driver", "model", "speed_mbit_s")}
+    print(json.dumps(about))
     return 0

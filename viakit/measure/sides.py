@@ -14,18 +14,16 @@ here are those of sockets and frames, in ``sides_via`` those of VIA and BIP, in 
 
 from __future__ import annotations
 
-import array
 import contextlib
 import dataclasses
-import fcntl
 import importlib
 import os
 import re
 import socket
-import struct
 import time
 from typing import Any, ClassVar
 
+from viakit.base.hardware import card
 from viakit.base.secret import derive
 from viakit.launch.handshake import Reception, introduce
 from viakit.measure import endpoints
@@ -42,8 +40,6 @@ __all__ = [
     "pin",
 ]
 
-_SIOCGIFMTU, _SIOCETHTOOL = 0x8921, 0x8946
-_ETHTOOL = {"rx-checksum": 0x14, "tx-checksum": 0x16, "sg": 0x18, "tso": 0x1E, "gso": 0x23, "gro": 0x2B}
 BACKLOG = 64  # connections that may wait to be accepted besides that of the other side
 _WANTED_BUFFER = 4 << 20  # bytes requested for datagram sockets by default; the kernel may grant less
 
@@ -58,24 +54,7 @@ def pin(core: int | None) -> None:
 
 def interface_facts(interface: str) -> dict[str, Any]:
     """Return MTU and offloads of an interface, as far as the kernel reports them."""
-    facts: dict[str, Any] = {"interface": interface}
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        name = interface.encode()[:15]
-        try:
-            answer = fcntl.ioctl(sock, _SIOCGIFMTU, struct.pack("16s24x", name))
-            facts["mtu"] = struct.unpack("16si20x", answer)[1]
-        except OSError:
-            return facts
-        offloads = {}
-        for text, command in _ETHTOOL.items():
-            value = array.array("I", [command, 0])
-            request = struct.pack("16sP16x", name, value.buffer_info()[0])
-            with contextlib.suppress(OSError):
-                fcntl.ioctl(sock, _SIOCETHTOOL, request)
-                offloads[text] = bool(value[1])
-        if offloads:
-            facts["offloads"] = offloads
-    return facts
+    return {name: value for name, value in card(interface).items() if name in ("interface", "mtu", "offloads")}
 
 
 def library_in_process(pattern: str) -> str | None:

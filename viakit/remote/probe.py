@@ -20,6 +20,7 @@ import time
 from typing import Any
 
 from viakit import via
+from viakit.base.hardware import card
 from viakit.errors import ViaError
 
 __all__ = ["JUMBO", "PAYLOADS", "main"]
@@ -91,7 +92,7 @@ def _try_raw(interface: str) -> str:
 
 
 def _try(address: str, tcp: int, udp: int, interface: str, token: bytes) -> dict[str, Any]:
-    found: dict[str, Any] = {"tcp": "", "raw": _try_raw(interface)}
+    found: dict[str, Any] = {"tcp": "", "raw": _try_raw(interface), "card": card(interface)}
     try:
         with contextlib.closing(socket.create_connection((address, tcp), timeout=3.0)):
             pass
