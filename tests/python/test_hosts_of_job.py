@@ -111,10 +111,32 @@ def test_an_application_is_driven_on_request(job, tmp_path):
     assert "2 ranks over via" in done.stdout
 
 
+@pytest.mark.parametrize("flavour", ["mpich", "openmpi"])
+def test_a_program_is_traced_on_the_hosts_of_the_job(job, tmp_path, flavour):
+    (tmp_path / "prog.py").write_text(PROGRAM)
+    done = run(job, flavour, 1, ["trace", "--hosts", "job", "prog.py"], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["h0:udp:10.77.0.1", "h1:udp:10.77.0.2"]
+    assert "messages on 2 NICs" in done.stderr
+
+
+def test_ranks_of_a_job_on_one_host_are_traced(tmp_path):
+    library = needs.mpi_library("mpi:mpich")
+    (tmp_path / "prog.py").write_text(
+        "import viakit\ncomm = viakit.world()\ncomm.barrier()\ncomm.rank or print(comm.size)\n"
+    )
+    command = library.command([*VIAKIT, "trace", "--hosts", "job", str(tmp_path / "prog.py")], 3)
+    environment = {**os.environ, **library.environment(str(tmp_path))}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
+    assert (done.returncode, done.stdout) == (0, "3\n"), done.stderr
+    assert "messages on 3 NICs" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
         (["sweep", "tcp"], "sweep has two sides, this job has 4 ranks"),
+        (["bench"], "bench has two sides, this job has 4 ranks"),
         (["calibrate", "tcp"], "calibrate has two sides, this job has 4 ranks"),
         (["barrier", "--ranks", "2,8"], "--ranks 8: this job has 4 ranks"),
     ],
@@ -126,8 +148,10 @@ def test_a_wrong_number_of_ranks_is_refused(job, tmp_path, words, says):
     assert says in done.stderr
 
 
-def test_a_command_without_a_job_is_refused():
-    done = subprocess.run([*VIAKIT, "sweep", "tcp", "--hosts", "job"], capture_output=True, text=True, timeout=LIMIT_S)
+@pytest.mark.parametrize("words", [["sweep", "tcp"], ["bench"], ["trace", "true"]], ids=lambda words: words[0])
+def test_a_command_without_a_job_is_refused(words):
+    command = [*VIAKIT, words[0], "--hosts", "job", *words[1:]]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
     assert done.returncode == 2
     assert "mpirun -n 2 --host A,B" in done.stderr
 

@@ -286,9 +286,25 @@ def test_networks_are_chosen_and_refused(hosts):
         ("eth:eth7", "no interface eth7"),
         ("udp:10.1.0.0/16", "no address"),
         ("ib:0", "expected eth:IF"),
+        ("eth:lo", "lo is the loopback of h0, which leads to no other host; h0 has lo 127.0.0.1/8, eth0 10.77.0.1/24"),
+        ("udp:127.0.0.1", "lo is the loopback of h0"),
     ):
         with pytest.raises(RemoteError, match=says):
             Remote("ssh:h0,h1", network=wrong).open()
+
+
+def test_a_network_with_one_address_on_both_hosts_is_refused(hosts):
+    """As that of Docker's bridge, which each host has for itself."""
+    commands = ("link add same0 type bridge", "address add 172.17.0.1/16 dev same0", "link set same0 up")
+    for host in hosts.hosts:
+        for words in commands:
+            host.run(["ip", *words.split()], timeout=LIMIT_S, check=True)
+    try:
+        with pytest.raises(RemoteError, match=r"h0 and h1 have the same address 172\.17\.0\.1 \(same0\)"):
+            Remote("ssh:h0,h1", network="udp:172.17.0.0/16").open()
+    finally:
+        for host in hosts.hosts:
+            host.run(["ip", "link", "del", "same0"], timeout=LIMIT_S, check=True)
 
 
 # ---- commands
@@ -316,6 +332,15 @@ def test_sweep_measures_between_machines(hosts, tmp_path):
         assert one["offloads"]["tso"]
         assert one["clock_source"] == hardware.clock_source()
         assert "command" not in one
+
+
+def test_a_file_of_hosts_with_numbers_of_ranks_serves_a_sweep(hosts, tmp_path):
+    (tmp_path / "hosts").write_text("h0 2\nh1 4\n")
+    words = ["sweep", "tcp", "--sizes", "64", "--seconds", "1", "--hosts", f"ssh:@{tmp_path}/hosts"]
+    done = viakit(*words, "--json", tmp_path / "s.json")
+    assert done.returncode == 0, done.stderr
+    hosts = json.loads((tmp_path / "s.json").read_text())["environment"]["hosts"]
+    assert [one["name"] for one in hosts] == ["h0", "h1"]
 
 
 def test_a_sweep_whose_wire_is_cut_names_both_machines_and_keeps_its_points(hosts, tmp_path):
@@ -350,9 +375,10 @@ def test_sweep_refuses_what_is_for_a_testbed(hosts):
         done = viakit("sweep", "tcp", "--hosts", "ssh:h0,h1", *words)
         assert done.returncode == 2
         assert says in done.stderr
-    done = viakit("sweep", "tcp", "--hosts", "ssh:a,b,c")
-    assert done.returncode == 2
-    assert "two sides" in done.stderr
+    for wrong in ("ssh:a,b,c", "ssh:."):
+        done = viakit("sweep", "tcp", "--hosts", wrong)
+        assert done.returncode == 2
+        assert "two sides" in done.stderr
 
 
 def test_doctor_examines_both_hosts_and_the_way_between_them(hosts):
@@ -419,7 +445,9 @@ def test_a_calibration_that_cannot_be_saved_names_the_machine(remote, folder, mo
         (["--network", "verbs:mlx5_0"], "calibrated are eth:IF and udp:ADDRESS"),
         (["--hosts", "ssh:a,b,c"], "a wire has two ends"),
         (["--hosts", "testbed", "--network", "eth:eth0"], "are for --hosts ssh:"),
-        (["--hosts", "local"], "expected testbed, ssh:HOST,HOST or job"),
+        (["--hosts", "local", "tcp"], "tcp is for two hosts; with --hosts local expected shm"),
+        (["--hosts", "testbed:3"], "expected local, testbed, ssh:HOST,HOST or job"),
+        (["--hosts", "ssh:."], "a wire has two ends"),
     ],
 )
 def test_calibrate_refuses_hosts_and_wires(words, says):
@@ -469,11 +497,19 @@ def test_a_speedup_has_the_network_and_the_machines_in_its_result(hosts, tmp_pat
     assert all("kernel" in one["environment"] for one in about["hosts"])
 
 
-@pytest.mark.parametrize("words", [["app", "ep", "-n", "2"], ["app", "ep"], ["speedup", "ep"]])
+@pytest.mark.parametrize("words", [["app", "ep", "-n", "2"], ["app", "ep"], ["speedup", "ep"], ["run", "true"]])
 def test_a_network_without_hosts_is_refused(words):
-    done = viakit(*words, "--network", "udp:10.77.0.0/24")
+    done = viakit(words[0], "--network", "udp:10.77.0.0/24", *words[1:])
     assert done.returncode == 2
     assert "--network is the wire between hosts; add --hosts ssh:A,B" in done.stderr
+
+
+@pytest.mark.parametrize("words", [["run", "true"], ["app", "ep", "-n", "2"], ["sweep", "tcp"]])
+def test_an_interpreter_without_machines_is_refused(words):
+    for hosts in ("local", "testbed"):
+        done = viakit(words[0], "--hosts", hosts, "--python", "/usr/bin/python3", *words[1:])
+        assert done.returncode == 2
+        assert "python is the interpreter on machines that ssh reaches" in done.stderr
 
 
 def test_a_rank_that_dies_ends_the_job_on_all_machines(hosts, tmp_path):

@@ -279,7 +279,8 @@ def test_goals_on_a_wire_are_measured_between_machines(hosts):
     latency = goals.Entry("latency, {wire}", 1.0, wire, judging.against("via-udp", "tcp", 64))
     texts = ("BIP on eth, 4 MiB", "VIA on shm / core", "RDMA barrier (default)")
     chosen = [latency, *(one for one in every if one.what.startswith(texts))]
-    (measured, *others), (document,), interrupted = goals.take(chosen, goals.Settings(hosts="ssh:h0,h1"), 1.0)
+    how = goals.Settings(hosts="ssh:h0,h1", wire_only=True)
+    (measured, *others), (document,), interrupted = goals.take(chosen, how, 1.0)
     assert not interrupted
     assert measured.what == "latency, between two machines"
     assert measured.value is not None or "too few bursts" in measured.reason
@@ -299,6 +300,23 @@ def test_loss_is_measured_between_machines(hosts):
         loss.measure("via-udp", hosts="ssh:h0,h1", mtu=1500)
 
 
+@pytest.mark.parametrize(("given", "left_out"), [("local", False), ("testbed", True), ("ssh:h0,h1", True)])
+def test_hosts_of_bench_choose_its_goals(monkeypatch, given, left_out):
+    """local: all goals, those on a wire on a testbed. Other hosts: those on a wire alone."""
+    settings = []
+    monkeypatch.setattr(goals, "take", lambda entries, how, *_: settings.append(how) or ([], [], False))
+    goals.run(hosts=given)
+    assert settings[0].wire_only == left_out
+    assert settings[0].hosts == (given if given.startswith("ssh:") else None)
+
+
+def test_goals_that_need_one_host_are_left_out_of_a_testbed():
+    one = next(one for one in goals.GOALS if one.measurement.left_out)
+    (goal,), documents, _ = goals.take([one], goals.Settings(wire_only=True), 1.0)
+    assert goal.reason.startswith("left out: ")
+    assert not documents
+
+
 def test_left_out_goals_are_listed_by_reason(capsys):
     judged = judging.Judged([judging.Goal("a wire", 1.0, reason="too few bursts")], None)
     application_goals.add(judged, left_out="one host [is] enough")
@@ -313,7 +331,7 @@ def test_left_out_goals_are_listed_by_reason(capsys):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--hosts", "testbed"], "give two machines, as ssh:A,B"),
+        (["--hosts", "testbed:3"], "expected local, testbed, two machines as ssh:A,B"),
         (["--hosts", "ssh:a,b,c"], "a sweep has two sides"),
         (["--network", "eth:eth0"], "--network and --python are for --hosts ssh:A,B"),
     ],

@@ -60,6 +60,7 @@ class Settings:
     hosts: str | None = None
     network: str | None = None
     python: str | None = None
+    wire_only: bool = False  # leave out the goals for which one host is enough, and those of more than two
 
     @property
     def machines(self) -> dict[str, Any]:
@@ -352,7 +353,7 @@ def take(
     words = {"memory": "ordinary memory" if how.memory == "user" else "mapped memory", "buffers": how.buffers}
     words["wire"] = "MTU 1500" if how.hosts is None else "between two machines"
     every = list(dict.fromkeys(one.measurement for one in entries))
-    every = [one for one in every if how.hosts is None or not one.left_out]
+    every = [one for one in every if not (how.wire_only and one.left_out)]
     total, done = sum(one.share for one in every), 0.0
     found: dict[Measurement, Found] = {}
     interrupted = False
@@ -419,8 +420,8 @@ def run(
     memory, buffers : str
         As for :class:`viakit.measure.sweep.Config`. The goals were set for the defaults.
     hosts, network, python : str, optional
-        "ssh:A,B" names two machines, as for a sweep. The goals on a wire are then measured between them, and the others
-        have the reason why they are left out.
+        "local": this machine and its testbeds, as None. "testbed", or "ssh:A,B" for two machines, as for a sweep: the
+        goals on a wire are measured between these two hosts, and the others have the reason why they are left out.
     seed, on_progress, pair_class, testbed_class
         As for :func:`viakit.demo.run`.
 
@@ -431,13 +432,15 @@ def run(
     if not seconds > 0:
         raise sweep.UsageError(f"--seconds is {seconds:g}: give the time that measuring may take, for instance 60")
     sweep.check(Config(("via-shm",), (8,), memory=memory, buffers=buffers))
-    if hosts is not None:
-        if not is_remote(hosts):
-            raise sweep.UsageError(f"--hosts is {hosts!r}: give two machines, as ssh:A,B, or leave it out")
+    if hosts is not None and is_remote(hosts):
         sweep.check(Config(("tcp",), (8,), hosts=hosts, network=network))
+    elif hosts not in (None, "local", "testbed", "testbed:2"):
+        raise sweep.UsageError(f"--hosts is {hosts!r}: expected local, testbed, two machines as ssh:A,B, or job")
     elif network is not None or python is not None:
         raise sweep.UsageError("--network and --python are for --hosts ssh:A,B")
-    how = Settings(seed, memory, buffers, programs, pair_class, testbed_class, hosts, network, python)
+    machines = hosts if hosts is not None and is_remote(hosts) else None
+    wire_only = hosts not in (None, "local")
+    how = Settings(seed, memory, buffers, programs, pair_class, testbed_class, machines, network, python, wire_only)
     entries = [one for one in (*GOALS, *BARRIERS, *OTHERS) if pair_class is None or one.measurement.synthetic]
     goals, documents, interrupted = take(entries, how, seconds, on_progress)
     return Judged(goals, result.merge(documents, command_line()) if documents else None, interrupted)

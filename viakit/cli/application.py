@@ -11,7 +11,14 @@ import click
 from viakit.cli.base import Failure, deliver, failures, percentage
 from viakit.cli.group import Numbers
 from viakit.cli.job import within_job
-from viakit.cli.running import machine_option, network_option, placement_option, ranks_for, testbed_options
+from viakit.cli.running import (
+    check_network,
+    machine_option,
+    network_option,
+    placement_option,
+    ranks_for,
+    testbed_options,
+)
 from viakit.launch import mpi_library as mpi
 from viakit.launch.described import on_machine
 from viakit.measure import plot, result
@@ -25,12 +32,6 @@ computing_option = click.option(
     help="With --machine: its time for the computing of one second of this processor; 0: computing takes no time.  "
     "[default: the machine's compute.factor]",
 )
-
-
-def _check_network(network: str | None, hosts: int | str) -> None:
-    """Refuse a network for ranks that all run on this host."""
-    if network is not None and not hosts:
-        raise Failure("--network is the wire between hosts; add --hosts ssh:A,B or --hosts testbed:N", 2)
 
 
 @click.command(
@@ -98,7 +99,7 @@ def app(
     alone = ranks in (None, 1) and not hosts
     if protocol is None and not wants_help:
         protocol = os.environ.get("VIAKIT_PROTOCOL") or (None if alone else "via")
-    _check_network(network, hosts)
+    check_network(network, hosts)
     policy = None
     if protocol is not None:
         protocol, policy = jobs.with_policy(protocol)
@@ -201,7 +202,7 @@ def speedup(
 
     if paper and (names or quick):
         raise ValueError("--paper runs every application at the paper's sizes; leave out the names and --quick")
-    _check_network(network, hosts)
+    check_network(network, hosts)
     labels = measuring.labels_of(names)
     for path in pictures:
         if plot.check_format(path) == ".html":

@@ -28,12 +28,12 @@ _LEAST_S, _LEAST_HOSTS_S = 1.25, 2.5  # for a link; the start of hosts and conne
 @click.argument("links", nargs=-1, metavar="[shm|eth|udp|tcp]...")
 @click.option(
     "--hosts",
-    metavar="testbed|ssh:A,B|job",
+    metavar="local|testbed|ssh:A,B|job",
     default="testbed",
     show_default=True,
     callback=two_sides,
     help="Measure links between hosts on a testbed in network namespaces, or between two machines that ssh reaches "
-    "(ssh:B: this one and B). Each machine then saves the calibration.",
+    "(ssh:B: this one and B). Each machine then saves the calibration. local: measure the link within this host, shm.",
 )
 @click.option("--network", metavar="LINK", help="With --hosts ssh:, the wire: eth:IF, udp:ADDRESS, udp:10.0.0.0/24.")
 @click.option("--python", metavar="PATH", help="Interpreter with viakit on the machines of --hosts ssh:.")
@@ -55,6 +55,7 @@ def calibrate(links: tuple[str, ...], picture: str | None, **given: Any) -> None
 
     \b
     viakit calibrate                                            all links of this machine
+    viakit calibrate --hosts local                              shm alone
     viakit calibrate eth --hosts ssh:alpha,beta --network eth:enp3s0
 
     Links between hosts are measured on a testbed, or between two machines. The default is all links: shm, eth, udp and
@@ -112,18 +113,22 @@ class _Wanted:
             raise Failure(f"--seconds is {self.seconds:g}; expected the time for all measurements, for instance 60", 2)
         if self.remote:
             self._check_remote()
-        elif self.hosts not in ("testbed", "testbed:2"):
-            raise Failure(f"--hosts {self.hosts}; expected testbed, ssh:HOST,HOST or job", 2)
+        elif self.hosts not in ("local", "testbed", "testbed:2"):
+            raise Failure(f"--hosts {self.hosts}; expected local, testbed, ssh:HOST,HOST or job", 2)
         elif self.network is not None or self.python is not None:
             raise Failure("--network and --python are for --hosts ssh:HOST,HOST", 2)
         if self.rate is not None:
             parse_rate(self.rate)
         between = [link for link in LINKS if leaves_host(link)]
+        within = [link for link in LINKS if link not in between]
         named = (self.network or "").partition(":")[0]
-        self.links = self.links or ([named or "udp", "tcp"] if self.remote else list(LINKS))
+        alone = self.hosts == "local"
+        self.links = self.links or ([named or "udp", "tcp"] if self.remote else within if alone else list(LINKS))
         for link in self.links:
             if self.remote and link not in between:
                 raise Failure(f"{link} stays within a host; with --hosts {self.hosts} expected {', '.join(between)}", 2)
+            if alone and link in between:
+                raise Failure(f"{link} is for two hosts; with --hosts local expected {', '.join(within)}", 2)
             if self.remote and link == "eth" and named != "eth":
                 raise Failure("eth needs the interface of the wire: --network eth:IF, or eth:IF0,IF1", 2)
         self.pipelines = [link for link in self.links if self.what != "messages" and link in calibration.LINKS]
@@ -132,16 +137,16 @@ class _Wanted:
             raise Failure(f"{option} BIP's pipeline; choose shm, eth or udp, and do not use --what messages", 2)
 
     def _check_remote(self) -> None:
-        from viakit.remote.spec import parse  # start-up time
+        from viakit.remote.spec import HERE, parse  # start-up time
 
         try:
             spec = parse(self.hosts)
         except ValueError as error:
             raise Failure(f"--hosts: {error}", 2) from None
-        if not 1 <= len(spec) <= 2 or any(spec.slots):
+        if not 1 <= len(spec) <= 2 or spec.names == (HERE,):
             raise Failure(f"--hosts {self.hosts}: a wire has two ends; name two hosts, or one that is not this one", 2)
-        if len(spec) == 1:
-            self.hosts = f"ssh:.,{self.hosts.removeprefix('ssh:')}"
+        # A file of hosts may have numbers of ranks. They do not matter here.
+        self.hosts = f"ssh:{','.join(spec.names if len(spec) == 2 else (HERE, *spec.names))}"
         if self.rate is not None:
             raise Failure("--rate sets the testbed's wire; leave it out between machines", 2)
         if (self.network or "udp").partition(":")[0] not in ("eth", "udp", "tcp"):

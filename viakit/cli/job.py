@@ -12,7 +12,7 @@ from viakit.cli.base import Failure
 __all__ = ["JOB", "default_ranks", "hosts_of_job", "two_sides", "within_job"]
 
 JOB = "job"
-_COMMANDS = ("sweep", "run", "speedup", "barrier", "collectives", "calibrate", "app")
+_BY_DEFAULT = ("sweep", "run", "speedup", "barrier", "collectives", "calibrate", "bench")
 _RANKS = "viakit.job_ranks"  # in the context: the number of ranks of the job
 
 
@@ -24,10 +24,8 @@ def hosts_of_job(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
     from viakit.launch.of_job import hosts, is_job  # start-up time
 
     by_default = ctx.get_parameter_source(str(param.name)) == ParameterSource.DEFAULT
-    if value == JOB and ctx.command.name not in _COMMANDS:
-        raise Failure(f"--hosts job is for {', '.join(_COMMANDS)}; {ctx.command.name} runs on this host", 2)
-    # The ranks of a job that run an application are its ranks, as those of any other program.
-    if ctx.resilient_parsing or not (value == JOB or (by_default and ctx.command.name in _COMMANDS[:-1])):
+    # The ranks of a job that run an application or record a program are its ranks, as those of any other program.
+    if ctx.resilient_parsing or not (value == JOB or (by_default and ctx.command.name in _BY_DEFAULT)):
         return value
     if not is_job():
         if by_default:

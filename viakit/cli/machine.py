@@ -11,6 +11,7 @@ import click
 
 from viakit.cli.base import Failure, deliver, make_console, memory_options, progress_bar
 from viakit.cli.class_page import class_page
+from viakit.cli.job import two_sides
 from viakit.measure import result
 
 if TYPE_CHECKING:
@@ -104,9 +105,13 @@ def demo(seconds: float, out: str, seed: int | None, quiet: bool, memory: str, b
 @click.option("--seconds", type=float, default=60.0, show_default=True, help="Time for measurements.")
 @click.option(
     "--hosts",
-    metavar="ssh:A,B",
-    help="Measure the goals on a wire between two machines that ssh reaches (ssh:B: this one and B). The others are "
-    "left out.",
+    metavar="local|testbed|ssh:A,B|job",
+    default="local",
+    show_default=True,
+    callback=two_sides,
+    help="local: measure all goals, those on a wire on a testbed. Otherwise measure those on a wire alone: on a "
+    "testbed, between two machines that ssh reaches (ssh:B: this one and B), or between the two hosts of the job of "
+    "mpirun or srun, which is the default there.",
 )
 @click.option("--network", metavar="LINK", help="The wire between the hosts: eth:IF, udp:ADDRESS, udp:10.0.0.0/24.")
 @click.option("--python", metavar="PATH", help="Interpreter with viakit on the hosts.")
@@ -150,7 +155,7 @@ def bench(
     if with_apps:
         from viakit.bench import application_goals  # start-up time
 
-        left_out = "one host is enough for it; run viakit bench without --hosts" if options["hosts"] else ""
+        left_out = "one host is enough for it; run viakit bench without --hosts" if options["hosts"] != "local" else ""
         with progress_bar("applications", quiet or bool(left_out)) as on_progress:
             application_goals.add(judged, seed=seed, left_out=left_out, on_progress=on_progress)
     deliver(

@@ -46,6 +46,12 @@ def ranks_for(ranks: int | None, hosts: int | str) -> int:
     return max(1, hosts)
 
 
+def check_network(network: str | None, hosts: int | str) -> None:
+    """Refuse a network for ranks that all run on this host."""
+    if network is not None and not hosts:
+        raise Failure("--network is the wire between hosts; add --hosts ssh:A,B or --hosts testbed:N", 2)
+
+
 def testbed_options(command: Any) -> Any:
     """Add the options for the hosts of the ranks to a command: --hosts, --python, --mtu, and the wire's."""
     command = wire_options(command, alone=(0, 1))
@@ -188,6 +194,7 @@ def run(
         later = environment.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
         environment["PYTHONPATH"] = FOLDER + (os.pathsep + later if later else "")
     n = ranks_for(ranks, options["hosts"])
+    check_network(options["network"], options["hosts"])
     if machine is not None and (options["hosts"] or (options["protocol"] or "via") not in ("via", "bip")):
         raise Failure("--machine: all ranks run on this host, by protocol via or bip; remove --hosts and --protocol", 2)
     with on_machine(machine) as variable:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from viakit.trace.timeline import Timeline
 
 from viakit.cli.base import INTERRUPTED, Failure, Size, make_console
-from viakit.cli.job import hosts_of_job
+from viakit.cli.job import default_ranks, hosts_of_job
 from viakit.cli.running import Hosts, ranks_for
 from viakit.measure import result
 
@@ -41,9 +41,9 @@ class _TracedCommand(click.Command):
     default="local",
     show_default=True,
     callback=hosts_of_job,
-    metavar="local|testbed:N|ssh:A,B",
-    help="Run the command as ranks on these hosts, as `viakit run` does: one on each, or ssh:A*2,B*2. A command of "
-    "viakit has --hosts itself.",
+    metavar="local|testbed:N|ssh:A,B|job",
+    help="Run the command as ranks on these hosts, as `viakit run` does: one on each, or ssh:A*2,B*2. job: on the "
+    "hosts of the job of mpirun or srun that this command is started in. A command of viakit has --hosts itself.",
 )
 @click.option("--network", metavar="LINK", help="The wire between the hosts: eth:IF, udp:ADDRESS, udp:10.0.0.0/24.")
 @click.option("--python", metavar="PATH", help="Interpreter with viakit on the machines of --hosts ssh:.")
@@ -95,7 +95,8 @@ def trace(
         taken = tracing.read(sources)
     else:
         with tracing.recording(snap_bytes=snap or None, file_bytes=limit or None) as recording:
-            status = _run(command) if hosts == 0 else _run_ranks(command, hosts, network, python)
+            one = hosts == 0 and default_ranks(None) is None
+            status = _run(command) if one else _run_ranks(command, hosts, network, python)
         taken = recording.capture()
     seen = tracing.build(taken)
     if not quiet:

@@ -108,6 +108,10 @@ class Options:
             raise ValueError("bind=core is for ranks that viakit starts on this machine; leave out the hosts, and mpi")
         if self.preload and (self.n_hosts or (self.launcher or self.protocol or "").startswith("mpi")):
             raise ValueError("preload is for ranks that viakit starts on this machine; leave out the hosts, and mpi")
+        if self.python is not None and self.remote is None:
+            raise ValueError(
+                "python is the interpreter on machines that ssh reaches; add --hosts ssh:A,B, or leave it out"
+            )
         if self.policy:
             from viakit.launch import policy as _policy  # start-up time
 

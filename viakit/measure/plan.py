@@ -212,6 +212,10 @@ def _check(config: Config) -> None:
         networks = [link.name for link in _core.links() if link.leaves_host]
         if config.network not in networks:
             raise UsageError(f"--network is {config.network!r}: it has to be one of {', '.join(networks)}")
+    if config.python is not None and not is_remote(config.hosts):
+        raise UsageError(
+            "--python is the interpreter on machines that ssh reaches: add --hosts ssh:A,B, or leave it out"
+        )
     for option, allowed in CHOICES.items():
         given = getattr(config, option)
         if option == "hosts" and is_remote(given):
@@ -267,8 +271,14 @@ def is_remote(hosts: str) -> bool:
 
 
 def remote_hosts(config: Config) -> str:
-    """Return the two hosts of a sweep between real machines; one name stands for this machine and that one."""
-    return f"ssh:.,{config.hosts.removeprefix('ssh:')}" if len(_spec(config)) == 1 else config.hosts
+    """Return the two hosts of a sweep between real machines; one name stands for this machine and that one.
+
+    Numbers of ranks, which a file of hosts may contain, do not matter here and are left out.
+    """
+    from viakit.remote.spec import HERE  # on use, as below
+
+    names = _spec(config).names
+    return f"ssh:{','.join(names if len(names) == 2 else (HERE, *names))}"
 
 
 def _spec(config: Config) -> Any:
@@ -282,8 +292,10 @@ def _spec(config: Config) -> Any:
 
 def _check_remote(config: Config) -> None:
     """Raise :class:`UsageError` for hosts that are malformed, or that a sweep cannot use."""
+    from viakit.remote.spec import HERE  # on use, as above
+
     spec = _spec(config)
-    if not 1 <= len(spec) <= 2 or any(spec.slots):
+    if not 1 <= len(spec) <= 2 or spec.names == (HERE,):
         raise UsageError(
             f"--hosts {config.hosts}: a sweep has two sides; name two hosts, or one that is not this machine"
         )

@@ -94,6 +94,11 @@ class RemoteHost(Host):
         """Cores that processes on this host may use."""
         return list(self.facts["cores"])
 
+    @property
+    def place(self) -> tuple[str, str]:
+        """Boot of the machine's kernel, and network namespace: equal for two names of one host."""
+        return self.facts["boot"], self.facts["netns"]
+
     def translated(self, argv: Sequence[str]) -> list[str]:
         """Return a command of this machine with the host's interpreter and folder of viakit."""
         program = self.python if argv[0] == sys.executable else argv[0]
@@ -240,6 +245,7 @@ class Remote:
         if words:
             for i, host in enumerate(self.hosts):
                 self._take_named(host, wanted, words[i % len(words)])
+            self._check_named()
         else:
             self._take_common()
         for host in self.hosts:
@@ -268,6 +274,24 @@ class Remote:
         what = "address" if kind in ("udp", "tcp") else "interface"
         raise RemoteError(f"{host.name} has no {what} {word} that is up; it has {_listed(host)}")
 
+    def _check_named(self) -> None:
+        """Refuse a loopback, and one address of two hosts: neither leads from one host to the other."""
+        if self._one_network():
+            return
+        found: dict[str, RemoteHost] = {}
+        for host in self.hosts:
+            if any(one["loopback"] for one in host.facts["interfaces"] if one["name"] == host.interface):
+                raise RemoteError(
+                    f"{host.interface} is the loopback of {host.name}, which leads to no other host; "
+                    f"{host.name} has {_listed(host)}"
+                )
+            other = found.setdefault(host.address, host)
+            if host.address and other.place != host.place:
+                raise RemoteError(
+                    f"{other.name} and {host.name} have the same address {host.address} ({host.interface}), so "
+                    f"neither reaches the other there; name another --network: {host.name} has {_listed(host)}"
+                )
+
     def _take_common(self) -> None:
         """Choose the first network of the first host that all others have, a real wire before the loopback."""
         found = common([host.facts["interfaces"] for host in self.hosts], self._one_network())
@@ -291,7 +315,7 @@ class Remote:
 
     def _one_network(self) -> bool:
         """Return whether all hosts are this very machine and network namespace, so that the loopback joins them."""
-        return self.one_machine and len({host.facts["netns"] for host in self.hosts}) == 1
+        return len({host.place for host in self.hosts}) == 1
 
     def _take_routed(self) -> bool:
         """Use the addresses at which ssh reached the hosts, if each has a route to the next."""
