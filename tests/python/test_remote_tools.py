@@ -311,10 +311,18 @@ def test_hosts_of_bench_choose_its_goals(monkeypatch, given, left_out):
 
 
 def test_goals_that_need_one_host_are_left_out_of_a_testbed():
-    one = next(one for one in goals.GOALS if one.measurement.left_out)
+    one = next(one for one in goals.GOALS if one.measurement.left_out == goals._ONE_HOST)
     (goal,), documents, _ = goals.take([one], goals.Settings(wire_only=True), 1.0)
     assert goal.reason.startswith("left out: ")
     assert not documents
+
+
+def test_goals_of_a_testbed_are_left_out_between_machines_only():
+    every = [one.measurement for one in (*goals.GOALS, *goals.BARRIERS, *goals.OTHERS)]
+    of_testbed = [one for one in every if "testbed" in one.left_out]
+    assert any("1 Gbit/s" in one.left_out for one in of_testbed)
+    assert not any(goals.Settings(wire_only=True).leaves_out(one) for one in of_testbed)
+    assert all(goals.Settings(hosts="ssh:a,b", wire_only=True).leaves_out(one) for one in of_testbed)
 
 
 def test_left_out_goals_are_listed_by_reason(capsys):

@@ -60,12 +60,16 @@ class Settings:
     hosts: str | None = None
     network: str | None = None
     python: str | None = None
-    wire_only: bool = False  # leave out the goals for which one host is enough, and those of more than two
+    wire_only: bool = False  # leave out the goals for which one host is enough, and between machines those of a testbed
 
     @property
     def machines(self) -> dict[str, Any]:
         """The options that let a measurement run between two machines, in place of those of a testbed's wire."""
         return {"hosts": self.hosts, "network": self.network, "python": self.python, "mtu": None}
+
+    def leaves_out(self, one: Measurement) -> bool:
+        """Return whether a measurement is not taken on these hosts."""
+        return self.wire_only and (one.left_out == _ONE_HOST if self.hosts is None else bool(one.left_out))
 
 
 _ONE_HOST = "one host is enough for it; run viakit bench without --hosts"
@@ -187,7 +191,8 @@ def _startup(ranks: int, hosts: str, least: int, preload: bool = False) -> Measu
     conditions = (
         f"viakit run -n {ranks} {'--preload' if preload else f'--hosts {hosts}'}: start, barrier, allreduce, end"
     )
-    return Measurement(0.01, take, lambda how: conditions, synthetic=False)
+    left_out = _ONE_HOST if hosts == "local" else "it needs more hosts than two, of a testbed"
+    return Measurement(0.01, take, lambda how: conditions, synthetic=False, left_out=left_out)
 
 
 _START_S = 30.0
@@ -353,7 +358,7 @@ def take(
     words = {"memory": "ordinary memory" if how.memory == "user" else "mapped memory", "buffers": how.buffers}
     words["wire"] = "MTU 1500" if how.hosts is None else "between two machines"
     every = list(dict.fromkeys(one.measurement for one in entries))
-    every = [one for one in every if not (how.wire_only and one.left_out)]
+    every = [one for one in every if not how.leaves_out(one)]
     total, done = sum(one.share for one in every), 0.0
     found: dict[Measurement, Found] = {}
     interrupted = False
