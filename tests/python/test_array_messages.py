@@ -1,6 +1,7 @@
 """NumPy arrays as buffers of messages: each type of numbers, each layout, and what keeps an array."""
 
 import sys
+from array import array as array_of
 
 import numpy as np
 import pytest
@@ -34,6 +35,54 @@ def test_all_types_of_numbers(character):
     assert sent([array, 2], array.nbytes) == array.tobytes()[: 2 * array.itemsize]
 
 
+def test_a_count_and_a_displacement_in_every_form():
+    data = np.arange(12.0)
+    part, rest = data[3:7], data[3:]
+    for buffer in (data, memoryview(data), array_of("d", data), bytearray(data.tobytes())):
+        for kind in (MPI.DOUBLE, "d", "f8", "MPI_DOUBLE"):
+            for message in (
+                [buffer, 4, 3, kind],
+                [buffer, (4, 3), kind],
+                (buffer, [4, 3], kind),
+                [buffer, np.int32(4), np.int64(3), kind],
+            ):
+                assert sent(message, 32) == part.tobytes()
+            for message in ([buffer, None, 3, kind], [buffer, (None, 3), kind]):
+                assert sent(message, 72) == rest.tobytes()
+            for message in ([buffer, kind], [buffer, None, kind], [buffer, None, None, kind], [buffer]):
+                assert sent(message, 96) == data.tobytes()
+            assert sent([buffer, 0, 12, kind], 0) == b""
+        into = np.zeros(12)
+        MPI.COMM_SELF.Send([buffer, (4, 3), "d"], 0)
+        MPI.COMM_SELF.Recv([into, 4, 8, "d"], 0)
+        assert into.tolist() == [0] * 8 + [3, 4, 5, 6]
+    assert sent([data, (4, 3)], 32) == part.tobytes()
+    for message in (
+        [data, -1, 0, "d"],
+        [data, 1, -1, "d"],
+        [data, 1, 12, "d"],
+        [data, 0, 13, "d"],
+        [data, 1, 1 << 61, "d"],
+        [data, 1 << 61, 1, "d"],
+        [data, 1.0, 0, "d"],
+        [data, 1, 0, "no type"],
+        [data, 1, 0, 0, "d"],
+    ):
+        with pytest.raises((ValueError, TypeError, MPI.Exception)):
+            MPI.COMM_SELF.Send(message, 0)
+
+
+def test_counts_and_displacements_in_collectives():
+    data, result = np.arange(12, dtype="i4"), np.zeros(12, "i4")
+    MPI.COMM_SELF.Allreduce([data, (4, 3), "i4"], [result, 4, 8, "MPI_INT"])
+    assert result.tolist() == [0] * 8 + [3, 4, 5, 6]
+    MPI.COMM_SELF.Allreduce(MPI.IN_PLACE, [result, 2, 8, MPI.INT], MPI.MAX)
+    MPI.COMM_SELF.Bcast([data, (4, 3), "i"])
+    MPI.COMM_SELF.Allgather([data, 2, 1, "i"], [result, 2, 0, "i"])
+    assert result.tolist() == [1, 2] + [0] * 6 + [3, 4, 5, 6]
+    assert data.tolist() == list(range(12))
+
+
 def test_other_byte_orders_and_unaligned_arrays():
     swapped = np.arange(5, dtype=np.dtype("f8").newbyteorder("S"))
     unaligned = np.frombuffer(b"x" + np.arange(5.0).tobytes(), np.uint8)[1:].view("f8")
@@ -55,6 +104,9 @@ def test_arrays_that_are_refused():
     assert sent(frozen, 32) == bytes(32)
     with pytest.raises((ValueError, TypeError, MPI.Exception)):
         MPI.COMM_SELF.Send(np.array([None, 1]), 0)
+    for message in ([np.array([None, 1]), MPI.DOUBLE], [np.array([None, 1]), (1, 0), MPI.DOUBLE]):
+        with pytest.raises((ValueError, TypeError)):
+            MPI.COMM_SELF.Recv(message, 0)
     with pytest.raises(MPI.Exception):
         MPI.COMM_SELF.Send([np.zeros(4), 5, MPI.DOUBLE], 0)
 

@@ -51,9 +51,9 @@ cdef Py_ssize_t *_kind_sizes = [1, 1, 2, 2, 4, 4, 8, 8, 4, 8, 8, 16]    # bytes 
 cdef inline int _element_kind(object buf, Py_buffer *view) except -2:
     """Return the number in csrc/coll of the element type of a pinned argument, or COLL_NO_TYPE."""
     if PyList_CheckExact(buf) or PyTuple_CheckExact(buf):
-        last = buf[len(buf) - 1]
-        if _is_datatype(last):
-            return (<MsgType>last).kind
+        named = _type_of_item(buf[len(buf) - 1])
+        if named is not None:
+            return (<MsgType>named).kind
     return _type_of(view)
 
 

@@ -1,4 +1,4 @@
-# Arguments with one contiguous buffer: an array, or [buffer, datatype], [buffer, count], [buffer, count, datatype].
+# Arguments with one contiguous buffer: an array, or a list of buffer, count, displacement and datatype.
 #
 # `_is_message` pins such a buffer. Everything else is left to spec.pxi.
 
@@ -7,6 +7,7 @@ from cpython.bytearray cimport PyByteArray_AS_STRING
 from cpython.list cimport PyList_Check, PyList_CheckExact
 from cpython.long cimport PyLong_CheckExact
 from cpython.tuple cimport PyTuple_Check, PyTuple_CheckExact
+from cpython.unicode cimport PyUnicode_CheckExact
 
 cdef extern from "Python.h":
     Py_ssize_t PySequence_Fast_GET_SIZE(object)
@@ -67,6 +68,21 @@ cdef inline bint _is_datatype(object what) except -1:
     return False
 
 
+cdef dict _type_of_name = {}        # predefined datatypes, by the names and type codes that arguments have used
+
+
+cdef inline MsgType _type_of_item(object what):
+    """Return the datatype that the last item of a list is or names. None: it is something else."""
+    if _is_datatype(what):
+        return <MsgType>what
+    if not PyUnicode_CheckExact(what):
+        return None
+    found = _type_of_name.get(what)
+    if found is None:
+        found = _type_of_name[what] = _rare.datatype_of(what, None)
+    return <MsgType>found
+
+
 cdef class NoMemory:
     """Base class of constants in the place of a buffer. As a buffer it is empty, and no message accepts it."""
 
@@ -79,48 +95,71 @@ cdef class NoMemory:
         view.suboffsets = view.internal = NULL
 
 
-cdef bint _is_plain_list(object spec, Py_buffer *view, int flags, Py_ssize_t blocks) except -1:
-    """Pin the buffer of [buffer, datatype], [buffer, count] or [buffer, count, datatype], if it is contiguous.
+cdef bint _read_place(object what, Py_ssize_t *number) except -1:
+    """Read a count or displacement; None leaves `number` unchanged. Return 0 for what the general path interprets."""
+    if PyLong_CheckExact(what) or isinstance(what, _integer):
+        number[0] = what
+        return number[0] >= 0
+    return what is None
 
-    Sets `view.len` to the length of the elements. A count is that of one of `blocks` blocks. Returns 0 if the general
-    path has to interpret or to refuse the list.
+
+cdef bint _read_middle(object spec, Py_ssize_t n, Py_ssize_t *count, Py_ssize_t *first) except -1:
+    """Read what a list of *n* items has between its buffer and its datatype: a count, a displacement, or both."""
+    if n == 3:
+        return _read_place(_item(spec, 1), count) and _read_place(_item(spec, 2), first)
+    middle = _item(spec, 1)
+    if PyTuple_CheckExact(middle) or PyList_CheckExact(middle):
+        return (PySequence_Fast_GET_SIZE(middle) == 2 and _read_place(_item(middle, 0), count)
+                and _read_place(_item(middle, 1), first))
+    return _read_place(middle, count)
+
+
+cdef bint _is_plain_list(object spec, Py_buffer *view, int flags, Py_ssize_t blocks) except -1:
+    """Pin the contiguous buffer of a list.
+
+    The list has the buffer, then a count, a count and a displacement, or a pair of both, then a datatype or its name.
+    Only the buffer is required. Sets `view.buf` and `view.len` to the place of the elements. A count is that of one of
+    `blocks` blocks. Returns 0 if the general path has to interpret or to refuse the list.
     """
-    cdef Py_ssize_t n = PySequence_Fast_GET_SIZE(spec), count = -1, each, total
+    cdef Py_ssize_t n = PySequence_Fast_GET_SIZE(spec), count = -1, first = 0, each, total, start = 0
     cdef MsgType kind = None
-    if n != 2 and n != 3:
+    if not 1 <= n <= 4:
         return 0
     what, last = _item(spec, 0), _item(spec, n - 1)
-    if _is_datatype(last):
-        kind = <MsgType>last
-        if kind.plain == 0:
+    if n > 1:
+        kind = _type_of_item(last)
+        if kind is not None:
+            if kind.plain == 0:
+                return 0
+            n -= 1
+        elif n > 2:
             return 0
-    elif n == 3:
-        return 0
-    if kind is None or n == 3:
-        number = _item(spec, 1)
-        if not PyLong_CheckExact(number):
-            return 0
-        count = number
-        if count < 0:
+        if n > 1 and not _read_middle(spec, n, &count, &first):
             return 0
     if not _is_array(what, view, flags):
         if what is None or isinstance(what, NoMemory) or not PyObject_CheckBuffer(what):
+            return 0
+        if isinstance(what, _array) and what.dtype.hasobject:
             return 0
         if kind is not None:
             PyObject_GetBuffer(what, view, PyBUF_ANY_CONTIGUOUS | flags)
         elif not _is_plain(what, view, flags):
             return 0
-    each = (view.itemsize if kind is None else kind.plain) * blocks
+    each = view.itemsize if kind is None else kind.plain
+    if first:
+        start = viakit_place(first, each)
+    each *= blocks
     if count < 0:
-        if each != 1 and view.len % each:
-            PyBuffer_Release(view)
-            return 0
+        total = view.len - start
+        if each != 1 and total % each:
+            start = -1
     else:
         total = viakit_place(count, each)       # a division would take longer
-        if not 0 <= total <= view.len:
-            PyBuffer_Release(view)
-            return 0
-        view.len = total
+    if start < 0 or not 0 <= total <= view.len - start:
+        PyBuffer_Release(view)
+        return 0
+    view.buf = <char *>view.buf + start
+    view.len = total
     return 1
 
 
