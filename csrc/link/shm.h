@@ -136,6 +136,7 @@ struct link {
     int delayed_fd; /* timer for delayed greetings (shm_control.c); -1 until one is delayed */
     long delay_ns;  /* its next duration, ns */
     int no_map, no_cma, cma_seen;
+    char *stage;                 /* for copies in two steps (shm_memory.c); NULL until the first one */
     struct shm_station *station; /* this NIC's segment. Peers might write it, so the bounds below are private copies */
     uint64_t arena_offset, arena_len, arena_address;
     uint64_t arena_open; /* accessible bytes of the arena, from its beginning */

@@ -93,6 +93,78 @@ void rdma_write_b(side *s)
     }
 }
 
+/* ---- rdma_shifted: source and destination lie differently in their pages. Some processors copy slowly where they are a
+ * few bytes apart, and shm copies in two steps there. A write and a message of each, longer than one step or not. */
+
+static const uint64_t shifts[] = {0, 1, 16, 31, 32};
+static const size_t shifted_lens[] = {5000, 60000, 140001};
+#define N_SHIFTED (sizeof(shifts) / sizeof(shifts[0]) * 3)
+#define SHIFTED_AREA (4u << 20)
+
+/* The first place from `area` on that is so far behind `from`, modulo the page. */
+static uint64_t shifted_place(uint64_t area, uint64_t from, size_t k)
+{
+    return area + (from + shifts[k / 3] - area) % 4096;
+}
+
+void rdma_shifted_a(side *s)
+{
+    for (int i = 0; i < s->n_levels; i++) {
+        endpoint e;
+        endpoint_open(&e, s, s->levels[i], SHIFTED_AREA);
+        endpoint_connect(&e, "shift");
+        for (size_t k = 0; k < N_SHIFTED; k++) {
+            size_t len = shifted_lens[k % 3];
+            if (len > 70000 && !RELIABLE(s->levels[i]))
+                continue;
+            VIP_DESCRIPTOR *d = descriptor(&e, 2), *m = descriptor(&e, 1);
+            uint8_t *data = buffer(&e, len);
+            uint64_t from = (uint64_t)(uintptr_t)data;
+            pattern_fill(data, len, k);
+            side_send(s, &from, sizeof(from));
+            target t = take(&e);
+            post_send(&e, prep_write(&e, d, data, len, t.at, t.handle));
+            reap_send(&e, d, VIP_STATUS_OP_RDMA_WRITE);
+            post_send(&e, prep_send(&e, m, data, len));
+            reap_send(&e, m, VIP_STATUS_OP_SEND);
+        }
+        endpoint_disconnect(&e);
+        endpoint_close(&e);
+    }
+}
+
+void rdma_shifted_b(side *s)
+{
+    for (int i = 0; i < s->n_levels; i++) {
+        endpoint e;
+        endpoint_open(&e, s, s->levels[i], SHIFTED_AREA);
+        endpoint_connect(&e, "shift");
+        for (size_t k = 0; k < N_SHIFTED; k++) {
+            size_t len = shifted_lens[k % 3];
+            if (len > 70000 && !RELIABLE(s->levels[i]))
+                continue;
+            VIP_DESCRIPTOR *d = descriptor(&e, 1);
+            uint8_t *areas[2] = {buffer(&e, len + 4096), buffer(&e, len + 4096)}, *places[2];
+            uint64_t from;
+            side_recv(s, &from, sizeof(from));
+            for (int j = 0; j < 2; j++)
+                places[j] =
+                    areas[j] + (shifted_place((uint64_t)(uintptr_t)areas[j], from, k) - (uint64_t)(uintptr_t)areas[j]);
+            post_recv(&e, prep_recv(&e, d, places[1], len));
+            offer(&e, places[0], e.mh);
+            reap_recv(&e, d, VIP_STATUS_OP_RECEIVE);
+            for (int j = 0; j < 2; j++) {
+                pattern_check(places[j], len, k);
+                CHECK(places[j] == areas[j] || places[j][-1] == 0xEE);
+                CHECK(places[j][len] == 0xEE);
+            }
+            check_guards(&e);
+        }
+        endpoint_disconnect(&e);
+        endpoint_close(&e);
+    }
+}
+
 /* ---- rdma_immediate: with immediate data a write consumes one receive, whose buffer stays as it was */
 
 void rdma_immediate_a(side *s)

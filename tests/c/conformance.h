@@ -41,6 +41,7 @@ void small_rings(viakit_nic_options *o); /* every ring wraps often */
 /* cases_rdma.c */
 #define RDMA_CASES(X)          \
     X(rdma_write, 0, NULL)     \
+    X(rdma_shifted, 0, NULL)   \
     X(rdma_immediate, 0, NULL) \
     X(rdma_bounds, 0, NULL)    \
     X(rdma_denied, 0, NULL)    \
