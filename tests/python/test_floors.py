@@ -6,6 +6,7 @@ line that stand left of it, and all rooms of the lines below. Imports inside fun
 
 import ast
 import re
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -137,6 +138,29 @@ def test_an_arrow_upward_is_seen(tmp_path, monkeypatch):
     monkeypatch.setattr(f"{__name__}.CHECKOUT", tmp_path)
     with pytest.raises(AssertionError, match=r"base/low.c \(base\) uses link/high.h \(link\)"):
         test_arrows_point_down("c", c_arrows)
+
+
+# ---- the table of tests
+
+
+def in_table(folder: str) -> list[str]:
+    """Return the names in the table of tests that may be files of *folder*, with their stars."""
+    text = (CHECKOUT / "CONTRIBUTING.md").read_text()
+    section = text[text.index("\n## Tests of each room\n") :]
+    lines = [line for line in section[: section.index("\n## ", 1)].splitlines() if line.startswith("|")]
+    column = {"c": -3, "python": -2}[folder]
+    return [name for line in lines for name in re.findall(r"`(test_[\w*]+)`", line.split("|")[column])]
+
+
+@pytest.mark.parametrize("folder", ["c", "python"])
+def test_every_test_watches_a_room(folder):
+    """The table in CONTRIBUTING.md has every test file, and each name in it is a file."""
+    files = {path.stem for path in (CHECKOUT / "tests" / folder).glob("test_*.*")}
+    names = in_table(folder)
+    missing = sorted(file for file in files if not any(fnmatch(file, name) for name in names))
+    assert not missing, f"add these files of tests/{folder}/ to the table of tests in CONTRIBUTING.md: {missing}"
+    stale = sorted(name for name in names if not any(fnmatch(file, name) for file in files))
+    assert not stale, f"the table of tests in CONTRIBUTING.md has names without a file: {stale}"
 
 
 # ---- imports inside functions
