@@ -36,6 +36,8 @@ int rma_wait_until(rma *r, int (*done)(void *), void *argument)
         msg_step(w);
         if (done(argument))
             return MSG_SUCCESS;
+        /* Between two turns another thread can enter: one that completes the operation, or one that has an operation of
+         * its own. */
         msg_unlock(w);
         if (i < SPINS)
             vk_pause();
@@ -107,6 +109,7 @@ void rma_op_end(rma_op *op, int error)
         return;
     op->complete = 1;
     op->error = error;
+    /* The caller of rma_lock was interrupted. If this rank kept the lock, no call would ever release it. */
     if (op->is_lock && op->orphan && error == MSG_SUCCESS) {
         rma_window *win = op->win;
         struct msg_packet p = {.head.tag = ACT_UNLOCK, .rest.handle = win->number};
@@ -121,6 +124,7 @@ void rma_op_end(rma_op *op, int error)
 int rma_op_look(rma_op *op)
 {
     if (op->rdma && op->rdma->complete) {
+        /* Read before msg_request_put, which frees the request for reuse. */
         int error = op->rdma->status.error;
         msg_request_put(op->win->r->world, op->rdma);
         op->rdma = NULL;
@@ -222,6 +226,7 @@ static int check(const rma_window *win, int target, uint64_t offset, uint64_t le
                         "%llu byte%s at byte %llu do not fit the %llu byte%s of rank %d's part of the window",
                         (unsigned long long)len, vk_s(len), (unsigned long long)offset, (unsigned long long)card->len,
                         vk_s(card->len), target);
+    /* Set before the operation, so that a flush after an operation that failed half-way waits for its first half. */
     win->parts[target].touched = 1;
     return MSG_SUCCESS;
 }
@@ -243,6 +248,7 @@ static char *near(const rma_window *win, int target, uint64_t offset, uint64_t l
     return win->parts[target].direct + offset; /* check() has compared with its length */
 }
 
+/* 1 if puts and gets are plain copies: near() then gives the address. */
 static int is_near(const rma_window *win, int target)
 {
     return target == win->r->world->rank || win->parts[target].direct;
@@ -255,6 +261,7 @@ static int is_near(const rma_window *win, int target)
 static int put_pieces(rma_window *win, const char *buf, size_t len, int target, uint64_t offset)
 {
     size_t room = msg_active_room(&win->r->world->peers[target]);
+    /* Counted before the first piece leaves: if a later piece fails, the earlier ones still need a FLUSH. */
     win->parts[target].unflushed++;
     for (size_t at = 0; at < len; at += room) {
         size_t n = len - at < room ? len - at : room;
@@ -335,7 +342,7 @@ int rma_put_now(rma_window *win, const void *buf, size_t len, int target, uint64
 void rma_request_more(rma_op *op)
 {
     rma_window *win = op->win;
-    size_t piece = UNDER_WAY / 4;
+    size_t piece = UNDER_WAY / 4; /* so the target always has requests while replies are on their way */
     while (!op->complete && op->requested < op->len && op->requested - (op->len - op->awaited) < UNDER_WAY) {
         size_t n = op->len - op->requested < piece ? op->len - op->requested : piece;
         struct msg_packet p = {.head.tag = ACT_GET,
@@ -405,6 +412,7 @@ static int update_pieces(rma_window *win, const char *buf, size_t len, int how, 
 {
     size_t size = rma_type_size(how & 0xFF), room = msg_active_room(&win->r->world->peers[target]);
     uint64_t id = op ? op->id : 0;
+    /* Whole elements only, because the target combines each packet on its own. */
     room -= room % size;
     for (size_t at = 0; at < len; at += room) {
         size_t n = len - at < room ? len - at : room;
@@ -497,6 +505,7 @@ int rma_compare_and_swap(rma_window *win, const void *desired, const void *expec
     } else if (code == MSG_SUCCESS && (op = rma_op_new(win, target)) == NULL)
         code = MSG_ERR_NO_MEMORY;
     else if (code == MSG_SUCCESS) {
+        /* Sent from the stack: msg_active_send copies what the channel does not take at once. */
         memcpy(both, desired, size);
         memcpy(both + size, expected, size);
         op->result = result;

@@ -34,6 +34,7 @@ static int is_quiet(void *argument)
 {
     const struct quiet *q = argument;
     const struct msg_peer *peer = &q->win->r->world->peers[q->target];
+    /* Requests for locks do not count: a flush need not wait until another rank releases its lock. */
     for (rma_op *op = q->win->ops; op; op = op->next)
         if (op->target == q->target && !op->is_lock && !rma_op_look(op))
             return 0;
@@ -50,6 +51,7 @@ static int await_done(rma_op *op, int code)
 {
     if (code == MSG_SUCCESS)
         code = rma_wait_until(op->win->r, op_is_over, op);
+    /* In the child of a fork the list belongs to the parent's state, and is left as it is. */
     if (code == MSG_ERR_PROCESS)
         return code;
     if (code != MSG_SUCCESS && !op->complete) {
@@ -71,6 +73,7 @@ static int request(rma_window *win, int target, int kind, uint32_t how)
     int code = MSG_SUCCESS;
     if (target != win->r->world->rank)
         code = rma_send(win, target, kind, (struct msg_rest){.id = op->id, .how = how}, NULL, 0);
+    /* A flush of this rank's own part is never requested: operations on it are done when their call returns. */
     else if (kind == ACT_LOCK)
         rma_lock_here(win, target, how ? LOCK_EXCLUSIVE : LOCK_SHARED, op->id);
     return await_done(op, code);
@@ -103,6 +106,7 @@ static int flush_one(rma_window *win, int target)
     if (!part->touched)
         return MSG_SUCCESS;
     if (target != w->rank && part->unflushed && w->peers[target].state == MSG_PEER_CONNECTED) {
+        /* Before the wait, during which other threads may start operations that need a FLUSH of their own. */
         part->unflushed = 0;
         fault = request(win, target, ACT_FLUSH, 0);
         if (fault == MSG_ERR_ARG)
@@ -129,6 +133,7 @@ int rma_flush_now(rma_window *win, int target)
     struct rma_part *part = &win->parts[target];
     const struct msg_peer *peer = &w->peers[target];
     int code = MSG_PENDING;
+    /* The window has no ops at all: a search for those of this target is left to rma_flush. */
     if (vk_likely(win->ops == NULL && !part->unflushed && peer->state == MSG_PEER_CONNECTED && msg_all_written(peer))) {
         part->touched = 0;
         code = MSG_SUCCESS;
@@ -253,6 +258,7 @@ static int send_complete(rma_window *win, int rank, rma_op **op)
 int rma_complete(rma_window *win, const int *ranks, int n)
 {
     msg_world *w = win->r->world;
+    /* One more than n, because calloc(0) may return NULL. */
     rma_op **ops = calloc((size_t)n + 1, sizeof *ops);
     int sent = 0;
     if (ops == NULL)

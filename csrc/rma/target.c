@@ -40,6 +40,7 @@ static void reply_data(rma_window *win, int rank, uint64_t id, const char *data,
                        int error)
 {
     size_t room = msg_active_room(&win->r->world->peers[rank]), at = 0;
+    /* At least one packet: the op at the origin waits for it also if there is an error, and so no data. */
     do {
         size_t n = len - at < room ? len - at : room;
         reply(win, rank, ACT_DATA, (struct msg_rest){.id = id, .address = position + at, .how = (uint32_t)error},
@@ -54,6 +55,7 @@ int rma_update_here(rma_window *win, uint64_t offset, int type, int combine, con
 {
     size_t size = rma_type_size(type);
     char *to = rma_memory_at(win, offset, len);
+    /* `len % size` comes last: the type was checked before it, so size is not 0. */
     if (to == NULL || !rma_combines(type, combine) || len % size)
         return MSG_ERR_ARG;
     if (result)
@@ -155,6 +157,7 @@ void rma_lock_here(rma_window *win, int rank, int kind, uint64_t id)
     struct rma_waiter **end = &win->waiters, *x;
     int has = win->parts[rank].lock != LOCK_NONE;
     for (; *end; end = &(*end)->next)
+        /* The walk also leaves `end` at the end of the queue, where a new waiter is added. */
         has |= (*end)->rank == rank;
     if (has)
         rma_reply_done(win, rank, id, MSG_ERR_STATE);
@@ -173,6 +176,7 @@ void rma_lock_here(rma_window *win, int rank, int kind, uint64_t id)
 
 void rma_unlock_here(rma_window *win, int rank)
 {
+    /* LOCK_NONE: an UNLOCK without a lock changes nothing, whatever the other rank sends. */
     int kind = win->parts[rank].lock;
     win->parts[rank].lock = LOCK_NONE;
     if (kind == LOCK_EXCLUSIVE)
@@ -298,6 +302,7 @@ void rma_gone(void *context, int rank, int error)
     rma *r = context;
     for (rma_window *win = r->windows; win; win = win->next) {
         for (rma_op *op = win->ops; op; op = op->next)
+            /* Ops by RDMA are left to the channel: it may still use their buffers, and ends their requests itself. */
             if (op->target == rank && op->rdma == NULL && !op->complete)
                 rma_op_end(op, error);
         forget_locks(win, rank);

@@ -22,6 +22,7 @@ int rma_start(msg_world *w, rma **out)
     }
     r->world = w;
     r->n = w->n_ranks;
+    /* 0 means "no reply" in an UPDATE. */
     r->next_id = 1;
     r->active = (struct msg_active){.context = r, .arrived = rma_arrived, .gone = rma_gone};
     msg_set_active(w, &r->active);
@@ -34,6 +35,7 @@ void rma_stop(rma *r)
 {
     if (r == NULL)
         return;
+    /* Under the lock, so that no handler is running in the progress thread when r is freed. */
     if (msg_enter(r->world)) {
         msg_set_active(r->world, NULL);
         msg_unlock(r->world);
@@ -165,6 +167,8 @@ void rma_window_close(rma_window *win)
         p = &(*p)->next;
     if (*p)
         *p = win->next;
+    /* At most a second per op: the buffer of an RDMA must not be freed while the channel uses it, but a rank that has
+     * stopped must not keep this one from closing. */
     while (win->ops) {
         if (win->ops->rdma)
             msg_wait_until(r->world, msg_is_complete, win->ops->rdma, 1000);
