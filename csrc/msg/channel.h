@@ -25,8 +25,9 @@ struct msg_channel {
     const char *name;
 
     /* Connects this rank to all others, or (world->sparse) to its neighbours, and sets peer->at and peer->eager_limit of
-     * each. Resets peer->met of ranks that are not connected. May block, within the options' deadline. May call msg_allgather, the same number of times on all ranks. On failure it has called
-     * msg_fail and released everything. */
+     * each. Resets peer->met of ranks that are not connected. May block, within the options' deadline. May call
+     * msg_allgather, the same number of times on all ranks. On failure it has called msg_fail and released everything.
+     */
     int (*open)(msg_world *w, const msg_options *options);
 
     /* Releases everything. Accepted packets have been sent as far as the carrier guarantees delivery. */

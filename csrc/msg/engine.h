@@ -330,16 +330,20 @@ void msg_lanes_fini(struct msg_lanes *lanes);
 
 /* Removes and returns the posted receive that matches this message. NULL: none is posted. */
 msg_request *msg_match_posted(msg_world *w, int context, int source, int tag);
+/* Adds the receive at the end of its lane: MSG_SUCCESS or MSG_ERR_NO_MEMORY. The caller has searched the unexpected
+ * messages first. msg_unpost removes it from any place in its lane. */
 int msg_post(msg_world *w, msg_request *r);
 void msg_unpost(msg_world *w, msg_request *r);
 /* Returns the first message that such a receive matches, and leaves it in the queue. NULL: none. */
 msg_message *msg_find_unexpected(msg_world *w, int context, int source, int tag);
+/* MSG_SUCCESS, or MSG_ERR_NO_MEMORY: the message is in no lane then. */
 int msg_add_unexpected(msg_world *w, msg_message *m);
 /* Returns the first message of a context whose tag has the bits of `tag` where `mask` has ones. NULL: none. Scans
  * all messages of the context. */
 msg_message *msg_search_unexpected(msg_world *w, int context, int mask, int tag);
 /* The same, except that the tag must differ from `tag`. */
 msg_message *msg_search_other(msg_world *w, int context, int mask, int tag);
+/* Removes the message from the queue. The caller owns it then, and returns it with msg_message_put. */
 void msg_take_unexpected(msg_world *w, msg_message *m);
 
 /* ---------------------------------------------------------------- request.c */
@@ -348,11 +352,14 @@ int msg_pool_init(msg_world *w);
 void msg_pool_fini(msg_world *w);
 /* Returns a request with the common fields set. NULL: no memory. */
 msg_request *msg_request_new(msg_world *w, int kind, int context, int peer, int tag, void *buf, size_t len);
+/* Frees the request, and its own copy of the data if it has one. From now on its id finds nothing. */
 void msg_request_put(msg_world *w, msg_request *r);
 /* Finds a request by its id. NULL if it has ended. */
 msg_request *msg_request_find(msg_world *w, uint64_t id);
 /* Completes the operation. Frees the request if it is detached. */
 void msg_complete(msg_request *r, int error);
+/* Returns an envelope with space for len bytes; NULL: no memory. The bytes count towards the bound of XOFF if they are
+ * more than MSG_INLINE. msg_message_put frees both, and may send XON. */
 msg_message *msg_message_new(msg_world *w, size_t len);
 void msg_message_put(msg_world *w, msg_message *m);
 /* Calls f for every request in use. */
@@ -385,6 +392,7 @@ void msg_push_queue(struct msg_peer *peer);
 void msg_push_control(struct msg_peer *peer, const struct msg_packet *packet);
 /* Sends a packet that only identifies a request: `id` of the sender's, `peer_id` of the receiver's. */
 void msg_push_ids(struct msg_peer *peer, int kind, uint64_t id, uint64_t peer_id);
+/* Sends the first packet of a message: the message itself, or its announcement. The request may have ended on return. */
 void msg_begin_send(msg_request *r, struct msg_peer *peer, msg_mode mode);
 /* Returns 1 if a write to this rank has not been handed to the channel completely. */
 int msg_is_writing(const msg_world *w, int target);
@@ -396,11 +404,21 @@ void msg_deliver_unexpected(msg_world *w, msg_message *m, msg_request *r);
 void msg_move(msg_world *w);
 /* Ends the channel's registration of the request's buffer, if there is one. */
 void msg_release_buffer(msg_request *r);
+/* Copies a whole message into the receive's buffer, as far as it has room, and sets its status. Does not complete it. */
 void msg_copy_in(msg_world *w, msg_request *r, const void *data, size_t len);
+/* Swaps the bytes of each word of 4, and copies the rest (policy convert). `to` and `from` may be equal. */
 void msg_convert(char *to, const char *from, size_t len);
+/* Sends XON to every rank that was sent XOFF. */
 void msg_relieve(msg_world *w);
 
-/* Called by channels: */
+/* Called by channels:
+ *
+ *     msg_out_taken                       all of this packet is accepted: its data may be overwritten
+ *     msg_arrived                         a whole packet, with data that is valid during the call
+ *     msg_arriving, then for the data:    the front of a packet on a stream; `in` states where its data belongs
+ *       msg_arrival_done                  all of it is there
+ *       msg_arrival_lost                  the stream ended within it
+ */
 void msg_out_taken(struct msg_peer *peer, struct msg_out *out);
 void msg_arrived(struct msg_peer *peer, const struct msg_packet *packet, const void *data, size_t len);
 void msg_arriving(struct msg_peer *peer, const struct msg_packet *packet, size_t len, struct msg_in *in);
@@ -415,8 +433,8 @@ void msg_put_arrived(msg_request *r);                  /* all RDMA writes into t
  * own bound. */
 size_t msg_rendezvous_threshold(const msg_world *w, int local, size_t most);
 void msg_announce(msg_request *r, struct msg_peer *peer);
-/* The peer has announced the message of this receive: replies, and begins the transfer. */
-/* The same: the first `here` bytes came with the announcement, and are in the receive's buffer as far as it has room. */
+/* The peer has announced the message of this receive: replies, and begins the transfer. The first `here` bytes came with
+ * the announcement, and are in the receive's buffer as far as it has room. */
 void msg_accept_announced(struct msg_peer *peer, const struct msg_packet *p, msg_request *r, size_t here);
 /* A send of this rank that the peer has been notified of by a packet of this kind, and that transfers nothing yet. NULL
  * for any other id. */

@@ -97,6 +97,7 @@ int msg_discard_locked(msg_world *w, int context, int mask, int tag)
     while ((m = msg_search_unexpected(w, context, mask, tag)) != NULL) {
         msg_request *r = msg_request_new(w, MSG_REQ_RECV, context, m->source, m->packet.head.tag, NULL, 0);
         if (r == NULL)
+            /* Without memory the rest stays in the queue, for the next call. */
             break;
         r->flags |= MSG_DETACHED;
         msg_take_unexpected(w, m);
@@ -120,10 +121,13 @@ int msg_discard(msg_world *w, int context, int mask, int tag)
     return n;
 }
 
+/* The contexts first to first + n - 1. */
 struct contexts {
     int first, n;
 };
 
+/* Ends a posted receive of these contexts with success and the mark `cancelled`, as MPI's Cancel does. A receive that
+ * has a message already is not in the queue, and its message completes it. */
 static void cancel_posted(msg_request *r, void *argument)
 {
     const struct contexts *c = argument;

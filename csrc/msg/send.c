@@ -130,6 +130,7 @@ static int pack(msg_request *r, msg_mode mode)
  * push_short), it polls now and then for an XOFF. Otherwise it could fill the receiver's memory. */
 static void poll_for_xoff(struct msg_peer *peer, size_t len)
 {
+    /* Short messages are not counted, because the receiver's bound does not count them either (request.c). */
     if (len <= MSG_INLINE || (peer->unpolled += len) < POLL_EVERY)
         return;
     peer->unpolled = 0;

@@ -53,6 +53,8 @@ void td_proof(const uint8_t secret[MSG_SECRET_LEN], const uint8_t nonce[TD_NONCE
     vk_blake2s_end(&s, proof);
 }
 
+/* The stream from a rank of this host to another rank. NULL for any other pair: the numbers may come from another
+ * process. */
 static struct td_stream *stream_of(const struct td_plan *p, uint32_t rank, uint32_t peer)
 {
     return rank < (uint32_t)p->n_ranks && peer < (uint32_t)p->n_ranks && rank != peer && p->local[rank] >= 0
@@ -60,6 +62,7 @@ static struct td_stream *stream_of(const struct td_plan *p, uint32_t rank, uint3
                : NULL;
 }
 
+/* Whether the stream goes to another host, so by datagrams. */
 static int is_remote(const struct td_plan *p, const struct td_stream *s)
 {
     return p->local[s->peer] < 0;
@@ -88,10 +91,12 @@ static int take_handover(struct td_plan *p, int fd, const uint8_t nonce[TD_NONCE
             struct td_stream *s = stream_of(p, h.rank, peer);
             if (peer >= (uint32_t)p->n_ranks)
                 break;
+            /* A stream keeps its first descriptor: a handover that is repeated must not replace it. */
             if (s && s->fd < 0)
                 s->fd = fds[taken++];
         }
     }
+    /* Also those of a wrong proof: this process must not run out of descriptors by them. */
     for (int i = taken; i < n; i++)
         close(fds[i]);
     return taken;
@@ -116,6 +121,7 @@ static int accept_handovers(struct td_plan *p, int n_expected)
         int n = 0, fd;
         if (vk_now() > until)
             return -1;
+        /* Wakes ten times a second, to notice that the time is over. */
         if (poll(&one, 1, 100) <= 0 || (fd = accept(p->listener, NULL, NULL)) < 0)
             continue;
         setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
@@ -131,6 +137,8 @@ static int accept_handovers(struct td_plan *p, int n_expected)
 
 /* ---------------------------------------------------------------- datagrams */
 
+/* Sends len bytes of the stream from `offset` on, or none, and always the acknowledgement of the other direction. The
+ * bytes may wrap around the end of the ring, hence two pieces. */
 static void send_datagram(const struct td_plan *p, const struct td_stream *s, uint64_t offset, uint32_t len,
                           uint32_t flags)
 {
@@ -157,6 +165,7 @@ static void send_stream(const struct td_plan *p, struct td_stream *s)
     while (s->sent < goal_of(s)) {
         uint64_t left = s->read - s->sent;
         uint32_t len = (uint32_t)(left < TD_PACKET ? left : TD_PACKET);
+        /* Nothing was under way: the peer's silence counts from now on, not from its last acknowledgement. */
         if (s->sent == s->acked && s->resend_at == VK_NEVER) {
             s->resend_at = vk_now() + s->pause;
             s->heard_at = vk_now();
@@ -177,19 +186,25 @@ static void give_up(struct td_stream *s)
     s->resend_at = VK_NEVER;
 }
 
+/* An acknowledgement ends the wait that has doubled, and makes room in the ring. */
 static void take_ack(const struct td_plan *p, struct td_stream *s, uint64_t acked)
 {
     s->heard_at = vk_now();
-    if (acked <= s->acked || acked > goal_of(s)) /* it may have been sent before going back */
+    if (acked <= s->acked || acked > goal_of(s)) /* a late one, or an invented one */
         return;
-    s->sent = s->sent > acked ? s->sent : acked;
+    s->sent = s->sent > acked ? s->sent : acked; /* beyond `sent`, if the bytes were sent before going back */
     s->acked = acked;
     s->pause = TD_PAUSE;
     s->resend_at = s->acked < s->sent ? vk_now() + s->pause : VK_NEVER;
     send_stream(p, s);
 }
 
-/* Writes data that is next to the rank, and replies. Data for a rank that has gone is discarded. */
+/* Writes data that is next to the rank, and replies. Data for a rank that has gone is discarded.
+ *
+ *     offset ....... received ....... offset + len     the first part is here already, from an earlier datagram
+ *
+ * Data beyond `received` is dropped: a datagram before it was lost, and the sender goes back. There is a reply in every
+ * case, because a copy shows that an acknowledgement was lost. */
 static void take_data(const struct td_plan *p, struct td_stream *s, const struct datagram *d, const char *data)
 {
     if (d->flags == FLAG_DATA && d->offset <= s->received && s->received - d->offset < d->len) {
@@ -201,6 +216,7 @@ static void take_data(const struct td_plan *p, struct td_stream *s, const struct
             s->received += (uint64_t)n;
         else if (s->fd < 0 || (errno != EAGAIN && errno != EINTR))
             s->received += d->len - skip;
+        /* The rank reads too slowly. When its socket has room, FLAG_ROOM makes the peer send the rest at once (serve). */
         s->full = s->received < d->offset + d->len;
     } else if (d->flags == FLAG_END && d->offset == s->received) {
         if (s->fd >= 0)
@@ -211,6 +227,8 @@ static void take_data(const struct td_plan *p, struct td_stream *s, const struct
     send_datagram(p, s, s->sent, 0, 0);
 }
 
+/* At most 64 at a time, so that the ranks' ends are served under a flood. A datagram is dropped unless it has the job's
+ * key, its whole data, and names a stream between this host and another. */
 static void receive_datagrams(const struct td_plan *p)
 {
     for (int i = 0; i < 64; i++) {
@@ -227,6 +245,7 @@ static void receive_datagrams(const struct td_plan *p)
         if (s == NULL || !is_remote(p, s))
             continue;
         take_ack(p, s, d.acked);
+        /* The peer had no room for what was sent behind `acked`, and dropped it. */
         if (d.flags == FLAG_ROOM) {
             s->sent = s->acked;
             send_stream(p, s);
@@ -241,6 +260,8 @@ static void receive_datagrams(const struct td_plan *p)
 static void read_rank(struct td_stream *s)
 {
     size_t at = s->read % TD_WINDOW, room = TD_WINDOW - (size_t)(s->read - s->acked);
+    /* From `at` to the end of the ring, then from its beginning. There is room, because prepare_polls polls for input
+     * only then. */
     struct iovec v[2] = {{s->bytes + at, room < TD_WINDOW - at ? room : TD_WINDOW - at}, {s->bytes, 0}};
     v[1].iov_len = room - v[0].iov_len;
     ssize_t n = readv(s->fd, v, 2);
@@ -267,6 +288,8 @@ static void write_rank(struct td_stream *s)
     s->sent = s->acked;
 }
 
+/* Whether the stream needs this process no more: the rank has closed its end, all of it is acknowledged, and (between
+ * hosts) the other direction has ended, too. */
 static int is_over(const struct td_plan *p, const struct td_stream *s)
 {
     return s->ended && s->acked == goal_of(s) && (!is_remote(p, s) || s->peer_ended);
@@ -286,6 +309,7 @@ static uint64_t run_timers(struct td_plan *p, int *left)
         if (s->resend_at <= now && now - s->heard_at > GIVE_UP)
             give_up(s);
         else if (s->resend_at <= now) {
+            /* Back to the oldest byte that is not acknowledged: the receiver stores nothing that is out of order. */
             s->sent = s->acked;
             s->pause = 2 * s->pause < PAUSE_MOST ? 2 * s->pause : PAUSE_MOST;
             s->resend_at = now + s->pause;
@@ -297,6 +321,8 @@ static uint64_t run_timers(struct td_plan *p, int *left)
     return next;
 }
 
+/* Sets the events that each stream waits for. A stream within the host is either read or written: new bytes are read
+ * only when all earlier ones are written, so one entry serves both. poll() ignores an fd of -1. */
 static void prepare_polls(struct td_plan *p)
 {
     p->polls[p->n_streams] = (struct pollfd){.fd = p->udp, .events = POLLIN};

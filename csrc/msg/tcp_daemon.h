@@ -22,14 +22,21 @@ struct td_handover {
 };
 
 /* The stream from a rank of this host to another rank. Offsets count bytes since the start. The end of a stream counts
- * as one byte. `fd` is this end of the rank's socket pair, -1 once it is useless. */
+ * as one byte. `fd` is this end of the rank's socket pair, -1 once it is useless.
+ *
+ *     acked ............ sent ............ read        the ring holds the bytes from acked to read, at most TD_WINDOW
+ *       |<- under way ->|<- not sent yet ->|
+ *
+ * `received`, `full` and `peer_ended` belong to the other direction: the stream from the peer to this rank. */
 struct td_stream {
     int fd, to;          /* to: the other rank's fd if it is on this host */
     uint32_t rank, peer; /* of this host; the other one */
     char *bytes;         /* [TD_WINDOW], a ring: offset modulo TD_WINDOW */
     uint64_t read, sent, acked;
-    uint64_t received; /* from the peer */
-    uint64_t resend_at, pause, heard_at;
+    uint64_t received;  /* from the peer, and written to the rank's socket */
+    uint64_t resend_at; /* when to go back to `acked`; VK_NEVER: nothing is under way */
+    uint64_t pause;     /* before that; doubles until an acknowledgement arrives */
+    uint64_t heard_at;  /* the peer's last acknowledgement, or the first datagram after it */
     uint8_t full;       /* the rank's socket had no room for data of the peer */
     uint8_t ended;      /* the rank has closed its end, at `read` */
     uint8_t peer_ended; /* the peer has, and the rank was notified */
