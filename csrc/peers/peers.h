@@ -132,8 +132,12 @@ int peers_init(struct peers *p);
  * nothing is retransmitted and the user's calls make progress. */
 int peers_open_port(struct peers *p, int index, const char *device, viakit_nic_options *options, const char *faults,
                     bool thread);
+/* Allocates and registers the slots and send buffers, for n_ranks pairs with n_recv receives each. room: bytes of a
+ * buffer. The receives' buffers are made with their pair. */
 int peers_make_buffers(struct peers_port *port, uint32_t n_ranks, size_t room, uint32_t n_recv);
+/* Makes a pair's VI, which will prove the job's secret, and posts its receives. The caller connects it. */
 int peers_make_pair(struct peers_port *port, struct peers_pair *pair);
+/* Reports a failed call of VIPL with the provider's explanation. Returns the user's code, as `failed` gives it. */
 int peers_nic_failed(struct peers *p, const char *call, VIP_RETURN code);
 /* Closes a port that no pair uses. */
 void peers_close_port(struct peers *p, int index);
@@ -145,9 +149,10 @@ void peers_attend(const struct peers *p);
 /* Sleeps at most ms until a packet arrives. Returns the VI whose receive is complete, or NULL. Any thread. */
 VIP_VI_HANDLE peers_sleep(struct peers *p, uint64_t ms);
 
-/* connect.c: connects all pairs until the deadline. Calls idle(context) whenever no connection was completed; its
- * result, unless 0, ends the call and is returned. */
+/* connect.c. Stores the address of the rank's NIC: that of its port. len: at most VIAKIT_NIC_ADDRESS_LEN. */
 void peers_set_address(struct peers_pair *pair, const uint8_t *address, uint8_t len);
+/* Connects all pairs until the deadline. Calls idle(context) whenever no connection was completed; its result, unless 0,
+ * ends the call and is returned. */
 int peers_connect(struct peers *p, uint64_t deadline, int (*idle)(void *context), void *context);
 
 /* Are two different ranks neighbours? Their distance on the circle of ranks is then a power of two. */
@@ -252,6 +257,7 @@ static inline void peers_settled(struct peers *p, uint32_t i)
     vk_store_relaxed(&p->n_unsettled, p->n_unsettled - 1);
 }
 
+/* The list must not be empty. */
 static inline struct peers_slot *peers_take_send(struct peers_port *port)
 {
     struct peers_slot *slot = port->free_sends;

@@ -318,6 +318,7 @@ int conn_send_request(struct via_nic *nic, const uint8_t address[6], uint16_t po
 {
     struct link_peer *peer;
     conn_stamp(f, 0);
+    /* Port 0: every NIC of the station. The link knows them, or broadcasts. */
     if (port == 0)
         return nic->ops->request_all(nic->link, address, f);
     if (link_lacks_address_space(&nic->link_client, port))
@@ -431,6 +432,7 @@ void via_conn_deliver(struct via_nic *nic, const uint8_t from[6], struct link_pe
         NIC_COUNT(nic, dropped_malformed, 1);
         return;
     }
+    /* Only while the frame is handled: a reply that is sent later must not show a round trip. */
     nic->echo = kind <= WIRE_CONFIRM ? WIRE_SENT(h->immediate) : 0;
     dispatch(nic, &f, kind);
     nic->echo = 0;
@@ -458,6 +460,7 @@ void via_disconnect(struct via_vi *vi)
     }
     vi->rto_deadline = VK_NEVER;
     vi->rx_active = 0;
+    /* Frames of the connection take the long path from now on, which finds no VI for their key. */
     vi->rx_source = VIA_NO_SOURCE;
     vi->key = 0;
     vi->state = VIP_STATE_IDLE;
@@ -508,6 +511,8 @@ VIP_RETURN conn_explain_no_room(const char *function)
 
 #define NO_ROOM_LASTS (500 * VK_MS) /* longer than the retransmission interval of requests */
 
+/* The link could not map memory that is needed for the NIC of that port. The latest few are remembered, so that a
+ * request to them can be explained. */
 void via_link_no_address_space(struct link_client *client, uint16_t port)
 {
     struct via_nic *nic = via_nic_of(client);

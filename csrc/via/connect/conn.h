@@ -28,8 +28,11 @@ void conn_describe(struct via_vi *vi, uint32_t request, struct wire_connect *c);
 /* Apply the peer's description, once both sides are known: the VI is CONNECTED. */
 void conn_join(struct via_vi *vi, const uint8_t address[6], struct link_peer *peer, uint16_t port, uint16_t number,
                const struct wire_connect *c);
+/* The largest payload of a frame to this peer, and (conn_set_carried) of the peer's frames to this side, as it reports
+ * it. They differ if the path has another limit in each direction. */
 uint16_t conn_carried(const struct via_nic *nic, struct link_peer *peer);
 void conn_set_carried(struct via_vi *vi, const struct wire_connect *c);
+/* Fill in the attributes of the peer's VI; a may be NULL. */
 void conn_attributes(const struct wire_connect *c, VIP_VI_ATTRIBUTES *a);
 /* Check that the attributes of the two sides are compatible. Return VIP_SUCCESS, or the code for the difference,
  * explained. */
@@ -73,6 +76,7 @@ VIP_RETURN conn_check_addresses(const char *function, const VIP_NET_ADDRESS *loc
                                 VIP_ULONG timeout);
 /* Checks that a local address is this NIC's. One without a host address is. */
 VIP_RETURN conn_check_local(const char *function, const struct via_nic *nic, const VIP_NET_ADDRESS *local);
+/* Set the two to the discriminator of an address. It lies in the address, and is not copied. */
 void conn_discriminator(const VIP_NET_ADDRESS *a, const uint8_t **discriminator, size_t *len);
 
 /* Return the next interval: doubled, up to the longest. */
@@ -100,13 +104,26 @@ void conn_reply_in_passing(struct via_nic *nic, const struct conn_frame *f, int 
 /* Find the route to the sender, in f->peer. Return 0 if none exists. */
 int conn_route(struct via_nic *nic, struct conn_frame *f);
 
+/* The functions of the four files below have names of one form:
+ *
+ *     ..._arrived    a frame: REQUEST
+ *     ..._accepted   ACCEPT
+ *     ..._answered   PENDING, REJECT or NOMATCH
+ *     ..._receive    CONFIRM or CANCEL
+ *     ..._timers     something is due: repeat it or drop it, and set via_timer() for the next time
+ *     ..._lost       the link has lost the peer: what waits for it ends
+ *
+ * The lengths in a frame have been checked. Its numbers have not: an unknown sender may have invented them. */
+
 /* conn_server.c */
 void conn_request_arrived(struct via_nic *nic, struct conn_frame *f);
-int conn_server_receive(struct via_nic *nic, const struct conn_frame *f,
-                        int kind); /* CONFIRM, CANCEL: 1 if it matched a request */
+/* Return 1 if the frame matched a request. */
+int conn_server_receive(struct via_nic *nic, const struct conn_frame *f, int kind);
+/* Return 1 if a VipConnectWait waits for this discriminator, and has no request yet. */
 int conn_server_waits(struct via_nic *nic, const uint8_t *discriminator, size_t len);
 void conn_server_timers(struct via_nic *nic);
 void conn_server_lost(struct via_nic *nic, struct link_peer *peer);
+/* Reject what is unanswered, and free all requests. */
 void conn_server_fini(struct via_nic *nic);
 
 /* conn_peer.c; functions with a result return whether the frame belongs to a peer request */
@@ -133,8 +150,9 @@ void conn_discovery_timers(struct via_nic *nic);
 
 /* conn_client.c */
 int conn_client_is_open(const struct via_nic *nic, uint32_t request); /* whether the request is still open */
+/* Also answers an ACCEPT that matches no request. */
 void conn_accepted(struct via_nic *nic, struct conn_frame *f);
-void conn_answered(struct via_nic *nic, struct conn_frame *f, int kind); /* PENDING, REJECT, NOMATCH */
+void conn_answered(struct via_nic *nic, struct conn_frame *f, int kind);
 void conn_client_timers(struct via_nic *nic);
 void conn_client_lost(struct via_nic *nic, struct link_peer *peer);
 /* End the request of this VI with VIP_TIMEOUT. Return 0 if it has none. */

@@ -125,6 +125,8 @@ static void no_match(struct via_nic *nic, struct via_request *r, uint16_t port, 
     if (r->port && port != r->port)
         return; /* a reply from before the request was directed to one NIC */
     /* A NIC may send NOMATCH several times, once for each REQUEST that it received. */
+    /* Ports beyond the array's end are not noted: then the count stays below the number of NICs, and the grace period
+     * decides. */
     int i = 0;
     while (i < r->no_match && r->no_match_ports[i] != port)
         i++;
@@ -155,6 +157,7 @@ void conn_answered(struct via_nic *nic, struct conn_frame *f, int kind)
     }
     if (kind == WIRE_PENDING) {
         r->offered = 1;
+        /* PENDING is sent by the NIC at once, so it shows the wire. ACCEPT waits for the server's program. */
         r->vi->rtt.handshake = conn_round_trip(f);
         r->give_up_no_match = VK_NEVER;
         if (!conn_route(nic, f))
@@ -265,6 +268,7 @@ static void give_up(struct via_nic *nic, struct via_request *r, VIP_RETURN code)
 static void cancelled(struct via_nic *nic, void *request)
 {
     struct via_request *r = request;
+    /* The struct lies on the stack that is about to be unwound. */
     VK_LIST_REMOVE(nic->requests, r, next);
     if (!r->done || r->result != VIP_SUCCESS)
         give_up(nic, r, r->done ? r->result : VIP_TIMEOUT);

@@ -19,11 +19,13 @@
 
 /* Sends as much of the VI's queue as the window and the link allow. */
 void via_transmit(struct via_vi *vi);
+/* Notes that the VI waits for room in the link: each poll then calls via_transmit for it. */
 void via_stall(struct via_vi *vi);
 /* Sends a control frame without payload to the VI's peer. Returns 1 if the link accepted it at once. */
 int via_send_control(struct via_vi *vi, int kind, uint32_t psn, uint32_t immediate);
 /* Sends frames to any peer. Returns the result of the link's send. */
 int via_link_send(struct via_nic *nic, struct link_peer *peer, struct link_frame *frames, int n);
+/* Begins a frame that belongs to no connection: only the kind and this NIC's port are set. */
 void via_frame_init(struct via_nic *nic, struct link_frame *f, int kind);
 /* A route back to a sender that gets one answer and is then forgotten: unknown peers can arrive from any number of
  * addresses. The peer may be used for one frame, sent at once; it must not be kept. */
@@ -36,7 +38,9 @@ static inline int via_route_in_passing(struct via_nic *nic, const uint8_t addres
 /* Keeps a copy of a frame that must not be lost because the link is full; via_drive sends it. VIA_MAX_DEFERRED waiting
  * frames mean that a peer does not read its frames: any further frame is dropped and counted. */
 void via_defer(struct via_nic *nic, struct link_peer *peer, const struct link_frame *f);
+/* Sends the deferred frames that the link accepts, in order for each peer. */
 void via_send_deferred(struct via_nic *nic);
+/* Drops those for a peer that is gone; NULL: for all peers. */
 void via_drop_deferred(struct via_nic *nic, const struct link_peer *peer);
 /* Collects the pieces of local memory that hold bytes [offset, offset+len) of the work's message. Returns their number,
  * or -1 if memory is not (or no longer) granted. */
@@ -72,16 +76,30 @@ static inline void via_ack_piggybacked(struct via_vi *vi)
     vi->ack_owed = 0;
 }
 
+/* ---------------------------------------------------------------- reliable.c
+ *
+ * The first four may end the connection: a caller that continues checks the VI's state. */
+
+/* The peer has all frames before ack. Completes sends, and sends more. */
 void via_acknowledged(struct via_vi *vi, uint32_t ack);
+/* Completes sends in the order of posting, up to the first that may not complete yet. */
 void via_complete_sends(struct via_vi *vi);
+/* A NAK without a list: the peer keeps no frames, and has all before `from`. Goes back to it. */
 void via_negative(struct via_vi *vi, uint32_t from);
+/* The peer refused frame psn (or read request psn, as the status shows) and has ended the connection. */
 void via_remote_error(struct via_vi *vi, uint32_t psn, uint32_t status);
+/* The peer is owed an acknowledgement, which the next frame to it carries. If none follows, it is sent by the next idle
+ * poll (urgent), or after ack_delay_us. */
 void via_owe_ack(struct via_vi *vi, int urgent);
+/* Sends owed acknowledgements: those that are overdue, and also the urgent ones, or all. last: when the clock was read
+ * before; VIA_ACKS_OVERDUE leaves out what has been owed since then. */
 enum via_acks { VIA_ACKS_OVERDUE, VIA_ACKS_URGENT, VIA_ACKS_ALL };
 void via_flush_acks(struct via_nic *nic, enum via_acks which, uint64_t last);
+/* Handles what is due on any VI of the NIC: time-outs, probes and the keep-alive. Sets via_timer() for the next time. */
 void via_reliable_timers(struct via_nic *nic);
 /* Restarts the time-out: the oldest frames in flight wait from now on. */
 void via_arm_rto(struct via_vi *vi);
+/* Shrinks the window to this many link sends, but not below 4, or the window of the options if that is less. */
 void via_shrink_window(struct via_vi *vi, uint32_t to);
 /* How far the last frame of a link send in flight is beyond psn; 0 or less: all its frames are before psn. Half of a
  * number suffices, because the frames in flight are fewer than VIA_MAX_AHEAD. (Behind a send that failed they are
@@ -112,9 +130,13 @@ int via_read_begin(struct via_vi *vi, struct via_work *w, uint32_t index);
 void via_reads_go_on(struct via_vi *vi);
 /* The number of reads that have begun and are not complete. */
 uint32_t via_reads_open(const struct via_vi *vi);
+/* When via_read_time_out is due, which repeats the oldest requests or gives the peer up. VK_NEVER: no request is open,
+ * or the link is lossless. */
 uint64_t via_reads_deadline(const struct via_vi *vi);
 void via_read_time_out(struct via_vi *vi);
+/* A READ frame of the peer: a request if FIRST is set, else a piece of a reply. */
 void via_read_frame(struct via_vi *vi, const struct wire_header *h, const uint8_t *payload);
+/* The target refused request `number`: its read completes with an error, in its turn. */
 void via_read_refused(struct via_vi *vi, uint32_t number);
 
 /* ---------------------------------------------------------------- reorder.c: the receiver of selective repeat */
@@ -149,11 +171,13 @@ void via_retransmit_forget(struct via_vi *vi);
 
 /* ---------------------------------------------------------------- rtt.c */
 
+/* Forgets all measurements, for a new connection. */
 void via_rtt_reset(struct via_vi *vi);
 /* Starts timing a frame that was sent for the first time, unless another one is timed. tx_psn is the number after it. */
 void via_rtt_begin(struct via_vi *vi);
 /* Ends the timing if the timed frame lies before psn: all frames before psn have arrived. */
 void via_rtt_arrived(struct via_vi *vi, uint32_t psn);
+/* Adds a measured round trip (ns), and ends the back-off. */
 void via_rtt_sample(struct via_vi *vi, uint64_t ns);
 /* Notes that the peer is connected. ns: the round trip that its frame of the handshake shows, or 0. */
 void via_rtt_confirmed(struct via_vi *vi, uint64_t ns);

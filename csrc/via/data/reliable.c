@@ -208,6 +208,7 @@ void via_acknowledged(struct via_vi *vi, uint32_t ack)
     vi->rtt.tail_probes = 0;
     if (vi->rtt.backoff == 0) /* else the back-off stays until the next sample (rtt.c) */
         vi->rto = via_rtt_timeout(vi);
+    /* In link sends: `used` before this acknowledgement, flight_head - head by which it advanced. */
     uint32_t head = vi->flight_head, used = vi->flight_tail - vi->flight_seen;
     while (vi->flight_head != vi->flight_tail && via_flight_ahead(vi, vi->flight_head, ack) <= 0)
         vi->flight_head++;
@@ -407,6 +408,7 @@ static void time_out(struct via_vi *vi)
         via_give_up(vi);
         return;
     }
+    /* If not, nothing is in flight, and the keep-alive has set this deadline. */
     int retransmits = vi->reliable && vi->una_psn != vi->tx_psn;
     if (retransmits) {
         back_off(vi);

@@ -68,6 +68,7 @@ static inline uint64_t bit_of(uint32_t psn)
 /* The number of groups from that of expected_psn to that of psn. */
 static inline uint32_t groups_ahead(const struct via_vi *vi, uint32_t psn)
 {
+    /* Counted from the beginning of expected_psn's group, so that both may lie anywhere in theirs. */
     return (psn - (vi->expected_psn & ~(GROUP - 1u))) / GROUP;
 }
 
@@ -248,6 +249,7 @@ static uint32_t alike(const struct via_vi *vi, uint32_t psn, uint32_t end, int *
 {
     uint64_t word =
         vi->reorder && groups_ahead(vi, psn) < N_GROUPS ? vi->reorder->held[group_of(psn)] >> psn % GROUP : 0;
+    /* A run ends with its word; list_gaps joins it with the next. */
     uint32_t room = GROUP - psn % GROUP, len;
     *held = (int)(word & 1);
     uint64_t others = *held ? ~word : word; /* its lowest bit is the first that differs from psn's */

@@ -56,6 +56,7 @@ static void out_of_order_frame(struct via_vi *vi, const struct wire_header *h, c
         vi->rx_cursor.valid = 0;
     }
     via_reorder_keep(vi, h, payload);
+    /* A frame right behind the furthest one opens no gap: the report for the gap before it has been scheduled. */
     if (h->psn != vi->ahead_psn || h->flags & WIRE_FLAG_ACK_NOW)
         via_owe_reply(vi);
     if (!wire_before(h->psn, vi->ahead_psn))
@@ -100,6 +101,8 @@ static void take_in_turn(struct via_vi *vi, const struct wire_header *h, const u
     vi->expected_psn = h->psn + 1;
     vi->nak_sent = 0;
     if (h->flags & WIRE_FLAG_FIRST) {
+        /* A message begins before the last one has ended: its last piece was lost (unreliable), or the peer breaks the
+         * protocol. */
         if (vk_unlikely(vi->rx_active))
             via_abandon_message(vi);
         vi->rx_skip = 0;
@@ -227,6 +230,7 @@ static void control_frame(struct via_vi *vi, const struct wire_header *h, int ki
      * there on. */
     case WIRE_NAK:
         VI_COUNT(vi, naks_received, 1);
+        /* Such a connection retransmits nothing, so no correct peer sends it a NAK. */
         if (!vi->reliable || vi->lossless)
             break;
         if (h->len)

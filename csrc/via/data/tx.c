@@ -336,6 +336,7 @@ static inline __attribute__((always_inline)) int build_batch(struct via_vi *vi, 
     uint32_t end = w->first_psn + w->n_frames, max = vi->nic->limits.max_batch;
     int n = 0, used = 0;
     max = most < max ? most : max;
+    /* Stops before a frame whose pieces might not fit: a frame has VIA_MAX_SEGMENTS at most. */
     while (psn + (uint32_t)n != end && n < (int)max && used + VIA_MAX_SEGMENTS < MAX_IOV) {
         int k = build(vi, w, psn + (uint32_t)n, &b->frames[n], &b->iov[used]);
         if (k >= 0 && w->how == VIA_HOW_REFERENCE)
@@ -363,6 +364,7 @@ static int send_some(struct via_vi *vi, struct via_work *w)
     int sent = via_link_send(vi->nic, vi->peer, b.frames, n);
     if (sent <= 0)
         return 0;
+    /* A frame with a reference has a list as its payload, but stands for the whole message. */
     for (int i = 0; i < sent; i++)
         bytes += w->how == VIA_HOW_REFERENCE ? w->len : (uint32_t)b.frames[i].payload_len;
     note_sent(vi, w, sent, bytes);
@@ -443,6 +445,7 @@ static inline int transmit_short(struct via_vi *vi, struct via_work *w)
      * acknowledgement. The fourth has immediate data and a checksum field of 0, which the link fills in. */
     const uint64_t header[WIRE_WORDS] = {vi->tx_words[0] | flags << 8 | w->len << 16, vi->tx_words[1],
                                          vi->next_psn | (uint64_t)vi->expected_psn << 32, immediate};
+    /* The link comes before all changes: if it is full, the long path finds the VI as it was. */
     if (vk_unlikely(!nic->ops->send_short(nic->link, vi->peer, header, w->data, w->len)))
         return 0;
     w->first_psn = vi->next_psn++;
