@@ -258,6 +258,7 @@ static int offer(coll *c, void *buf, size_t len, int from)
     const msg_exposed *place = expose(c, buf, len);
     if (place == NULL)
         return coll_fail(c, MSG_ERR_NO_MEMORY);
+    /* From the stack: the offer is shorter than MSG_PUT_SHORT, so the put copies it. */
     o.place = *place;
     return put(c, from, offsetof(struct box_head, offer), &o, sizeof o, NULL);
 }
@@ -348,6 +349,7 @@ int coll_exchange_rdma(coll *c, const void *out, size_t out_len, int to, void *i
     if (offered) /* first, because the sender may be waiting */
         code = offer(c, in, in_len, from);
     if (to >= 0 && code == MSG_SUCCESS && (code = wait_for_slot(c, to)) == MSG_SUCCESS) {
+        /* Counted before the put: after a failure the group is broken, and the count no longer matters. */
         uint64_t number = ++c->slots->sent[to];
         code =
             out_len > room ? send_long(c, out, out_len, to, number, &request) : send_short(c, out, out_len, to, number);

@@ -63,6 +63,7 @@ static int all_done_with(coll *c, uint64_t step)
 /* This rank's area of the step, free to be filled. */
 static int prepare(coll *c, uint64_t step, uint8_t **data)
 {
+    /* Steps 1 and 2 are the first uses of their areas. */
     int code = step > 2 ? all_done_with(c, step - 2) : MSG_SUCCESS;
     *data = area_of(c, c->local, step)->data;
     return code;
@@ -72,6 +73,7 @@ static int prepare(coll *c, uint64_t step, uint8_t **data)
 static void publish(coll *c, uint64_t step, size_t len)
 {
     struct coll_area *a = area_of(c, c->local, step);
+    /* A plain store: the release of `step` orders it with the data. */
     a->what = coll_what(c, len);
     coll_publish(c, &a->step, &a->step_sleepers, step); /* the data is complete before its number */
 }
@@ -220,6 +222,7 @@ static int reduce_in_parts(coll *c, uint64_t given, size_t count, const struct c
         code = combine_all(c, given, count * size, first * size, own, call, data);
     if (code != MSG_SUCCESS)
         return code;
+    /* Before the wait below: the others may refill their areas of this step while this rank waits for their parts. */
     done(c, given);
     publish(c, step, own * size);
     for (size_t i = 0; i < n; i++) {

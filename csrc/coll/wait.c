@@ -73,6 +73,7 @@ static int fail_at(coll *c, int code, uint64_t number, const struct coll_word *c
             continue;
         if (!msg_request_peek(c->world, r, NULL))
             c->words->lent = 1;
+        /* The request frees itself when the message has left. */
         msg_request_free(c->world, &r);
     }
     return code;
@@ -434,6 +435,7 @@ int coll_finish(coll *c, msg_request **request, msg_status *status, int who, int
     status = status ? status : &own;
     coll_release(c);
     for (int64_t slice = 10;;) {
+        /* Short slices while the caller has other work: `meanwhile` is called between them. */
         int code = msg_wait(c->world, request, status, others_want(c) ? 1 : slice);
         if (code == MSG_SUCCESS)
             return status->error == MSG_SUCCESS

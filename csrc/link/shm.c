@@ -129,6 +129,8 @@ static inline int send_one(struct link *link, struct link_peer *peer, const stru
         return 0;
     memcpy(header, &f->header, sizeof header);
     link_lay_out_body(cell + SHM_CONTROL + sizeof header, f);
+    /* The compiler keeps the body in front of the control word. The processor does so by store_header: x86 keeps stores
+     * in order, and elsewhere its last store is a release. */
     vk_compiler_barrier();
     store_header(cell, (uint64_t)len << 2 | SHM_FRAME, header);
     peer->tx_at += n;
@@ -193,6 +195,8 @@ static int shm_send(struct link *link, struct link_peer *peer, struct link_frame
  * so a reply would otherwise have to wait until the request's line had been fetched back for writing. */
 static void free_cells(struct link_peer *peer)
 {
+    /* Relaxed: the release of `consumed` below orders these zeroes, and the sender writes no cell before it has read
+     * there that the cell is free. */
     for (; peer->rx_freed != peer->rx_at; peer->rx_freed++)
         vk_store_relaxed((uint64_t *)(void *)peer->rx->cells[peer->rx_freed & SHM_MASK], 0);
     if (peer->rx_at - peer->rx_published >= SHM_CELLS / 4) {
@@ -210,6 +214,7 @@ int shm_poll_peer(struct link_peer *peer, int budget)
     int n = 0;
     while (n < budget) {
         uint8_t *cell = ring->cells[peer->rx_at & SHM_MASK];
+        /* Acquire, with the release of store_header: behind a control word the whole frame is there. */
         uint64_t control = vk_load_acquire((uint64_t *)(void *)cell);
         if (vk_likely(control == 0))
             break;
@@ -242,6 +247,7 @@ static int shm_poll(struct link *link, int budget)
 {
     int n = 0;
     for (struct link_peer *p = link->peers; p; p = p->next) {
+        /* Relaxed, because shm_poll_peer loads the word again, with acquire. */
         if (vk_unlikely(vk_load_relaxed(p->rx_next)))
             n += shm_poll_peer(p, budget);
         else if (vk_unlikely(p->rx_freed != p->rx_at))

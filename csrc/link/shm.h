@@ -153,24 +153,36 @@ struct link {
 };
 
 /* ---- shm_control.c: connecting and disconnecting */
+/* Claims a port at the station of that name, and listens. Returns 0 or -errno, explained. */
 int shm_listen(struct link *link, const char *name);
+/* Connects to the NIC of that port. Frames can be sent to *peer at once. Returns 0; -EHOSTUNREACH: this user has no such
+ * NIC; -EAGAIN: its queue of callers is full. */
 int shm_call(struct link *link, uint16_t port, struct link_peer **peer);
+/* Link operation: callers, greetings, and ends of peers. */
 void shm_control(struct link *link);
+/* Reads the peer's WELCOME, if it has arrived, and maps its segment. May drop the peer. */
 void shm_receive_greeting(struct link_peer *peer);
+/* Returns 1, explained, if the NICs of that name belong to another user. */
 int shm_explain_absence(struct link *link);
+/* Lists the ports of the station's other NICs, at most `max`. Returns their number. */
 int shm_ports(const struct link *link, uint16_t *ports, int max);
+/* Reports the loss of a peer, and releases all that is shared with it. The struct stays, because VIs may point at it.
+ * shm_release_peer only closes and unmaps. */
 void shm_drop_peer(struct link_peer *peer);
 void shm_release_peer(struct link_peer *peer);
+/* Frees the callers that are not greeted yet. */
 void shm_drop_arriving(struct link *link);
 void shm_hang_up(struct link *link, int socket); /* closes the socket; no effect if it is -1 */
 
 /* ---- shm_memory.c */
+/* Makes this NIC's segment, as large as the address space permits. Returns 0 or -errno. */
 int shm_make_segment(struct link *link);
 void shm_free_segment(struct link *link);
 /* Map the peer's segment, and the rings of the pair, and close the descriptor in any case. Return 0, -ENOMEM if address
  * space does not suffice, -1 if the file is not such memory. */
 int shm_map_station(struct link_peer *peer, int fd, const struct shm_arena *arena);
 int shm_map_rings(struct link_peer *peer, int fd);
+/* Makes the rings of a new pair, sealed, and maps them. Returns their descriptor, for HELLO, or -errno. */
 int shm_make_rings(struct link_peer *peer);
 void shm_unmap(struct link_peer *peer);
 /* link operations */
@@ -186,7 +198,9 @@ int shm_take(struct link *link, struct link_peer *peer, uint32_t handle, uint32_
              const struct iovec *to, int n, size_t len);
 
 /* ---- shm.c */
+/* Delivers at most `budget` frames of one peer. Returns their number. The peer may be gone afterwards (alive 0). */
 int shm_poll_peer(struct link_peer *peer, int budget);
+/* Wakes the peer, if it has announced that it sleeps. */
 void shm_doorbell(struct link_peer *peer);
 
 #endif

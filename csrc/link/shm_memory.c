@@ -258,6 +258,7 @@ static void *mapped(struct link_peer *peer, uint64_t address, uint64_t len)
     if (peer->link->no_map || offset > peer->arena_len || len > peer->arena_len - offset)
         return NULL;
     char *arena = (char *)peer->station + peer->arena_offset;
+    /* The part of the arena that the peer uses grows. Its mapping here is opened when the first address beyond is used. */
     if (vk_unlikely(offset + len > peer->arena_open) &&
         open_arena(arena, peer->arena_len, offset + len, &peer->arena_open) != 0)
         return NULL;
@@ -466,6 +467,7 @@ static int place_granted(struct link *link, struct link_peer *peer, uint64_t add
 static struct shm_region *hold_region(struct link_peer *peer, uint32_t handle)
 {
     uint32_t index = handle & 0xFFFF;
+    /* The handle's lower half is the index. The table ends where the arena begins, which shm_map_station has checked. */
     if (!peer->alive || peer->station == NULL || handle == 0 ||
         (index + 1) * sizeof(struct shm_region) > peer->arena_offset - SHM_TABLE_OFFSET)
         return NULL;
@@ -503,6 +505,8 @@ int shm_take(struct link *link, struct link_peer *peer, uint32_t handle, uint32_
     if (r == NULL)
         return -EAGAIN;
     if (granted(r, handle, ptag, 2, address, len)) {
+        /* This NIC has set can_fetch in rx, when it found that it can read the peer's memory. With a wrong value the
+         * copy fails, and frames follow. */
         int direct = mapped(peer, address, len) != NULL || (!link->no_cma && vk_load_relaxed(&peer->rx->can_fetch));
         result = direct && shm_fetch(link, peer, address, to, n, len) == 0 ? 0 : -EAGAIN;
     }

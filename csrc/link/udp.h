@@ -49,6 +49,7 @@ static inline void udp_set_port(union udp_name *name, uint16_t port)
         name->v6.sin6_port = htons(port);
 }
 
+/* Whether the two have one address, whatever their ports. udp_same compares both. */
 int udp_same_host(const union udp_name *a, const union udp_name *b);
 
 static inline int udp_same(const union udp_name *a, const union udp_name *b)
@@ -150,15 +151,21 @@ void udp_pack(const union udp_name *name, uint16_t station, uint8_t address[6]);
 int udp_unpack(const uint8_t address[6], int family, union udp_name *name);
 /* Stores an IPv6 address, so that udp_unpack() finds it by its mark. Any thread. */
 void udp_learn(const union udp_name *name);
+/* Writes the address, without the port, as text. */
 void udp_text(const union udp_name *name, char text[INET6_ADDRSTRLEN]);
+/* Link operation: the index-th address of a host's name, of the family of `own`. May block. */
 int udp_resolve(const uint8_t own[6], const char *name, unsigned index, uint8_t address[6]);
 /* The same with another common port for names without one. */
 int udp_resolve_at(const uint8_t own[6], const char *name, unsigned index, uint16_t station, uint8_t address[6]);
 
 /* ---- udp_station.c ---- */
 
+/* Opens the unconnected socket, at a port that no other NIC of the station has, and announces the port. Returns 0 or
+ * -errno. */
 int udp_claim(struct link *link);
+/* Opens a socket at the station's common port. Returns 0 or -errno, explained. */
 int udp_open_station(struct link *link);
+/* NULL: no peer has that name. */
 struct link_peer *udp_find_peer(struct link *link, const union udp_name *name);
 /* Finds or adds the peer. Returns NULL if there are too many. */
 struct link_peer *udp_get_peer(struct link *link, const union udp_name *name, const uint8_t address[6]);
@@ -180,7 +187,7 @@ void udp_refused(struct link *link, const union udp_name *name);
 #define UDP_CALL 0xF0      /* first byte of frames between links: a version that no frame of the provider has */
 #define UDP_CALL_BEYOND 16 /* second byte from this on: a call of the link that is built on this one */
 
-/* ---- udp_send.c ---- */
+/* ---- udp_send.c ---- link operations, except udp_put */
 
 int udp_send(struct link *link, struct link_peer *peer, struct link_frame *frames, int n);
 int udp_send_short(struct link *link, struct link_peer *peer, const uint64_t header[WIRE_WORDS], const void *payload,
@@ -188,17 +195,19 @@ int udp_send_short(struct link *link, struct link_peer *peer, const uint64_t hea
 /* Sends bytes to a name, outside the provider's protocol. Returns 0 if sent, -errno if lost. */
 int udp_put(struct link *link, int fd, const union udp_name *to, const void *bytes, size_t len);
 
-/* ---- udp_receive.c ---- */
+/* ---- udp_receive.c ---- the first three are link operations */
 
 int udp_poll(struct link *link, int budget);
 int udp_watch(struct link *link, struct pollfd *fds);
 void udp_woken(struct link *link, const struct pollfd *fds, int n);
+/* Adds the datagrams that the kernel has dropped at the sockets since the last call to dropped_ring_full. */
 void udp_count_losses(struct link *link);
 /* Has the kernel cut datagrams without UDP's checksum to UDP_UNSUMMED bytes. They are counted as dropped_checksum.
  * Called for each receiving socket before it is bound. Returns 0 or -errno. */
 int udp_require_checksum(int fd);
 /* Sets the options that every data socket has. */
 void udp_set_options(struct link *link, int fd);
+/* Closes a lane. Its peer is served by the unconnected socket again. */
 void udp_close_lane(struct link *link, int lane);
 
 #endif

@@ -385,6 +385,7 @@ static void open_lane(struct link *link, struct link_peer *peer)
     link->n_lanes++;
     if (link->asleep)
         link_timer(link->client, 0); /* a sleeping thread does not poll the new socket yet */
+    /* The peer's older datagrams are on the unconnected socket, and the newer ones in the lane. */
     for (int i = 0; i < AT_A_CHANGE && take_one(link, &link->sockets[0]); i++) {}
     peer->lane = (uint8_t)lane;
     link->hot = lane;
