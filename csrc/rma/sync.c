@@ -118,7 +118,8 @@ static int flush_one(rma_window *win, int target)
         code = rma_wait_until(win->r, is_quiet, &q);
     if (code)
         return code;
-    part->touched = part->unflushed = 0;
+    /* Other threads may have begun operations during the wait. Those that need a FLUSH are left to the next flush. */
+    part->touched = part->unflushed;
     code = reap(win, target);
     if (code == MSG_SUCCESS && w->peers[target].state != MSG_PEER_CONNECTED)
         code = rma_check_target(win, target);

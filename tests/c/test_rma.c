@@ -4,6 +4,8 @@
  * Ranks are processes, and threads on loop. A rank that must take no part waits in job_meet(), outside the engine: then
  * only its progress thread and its NIC's thread serve the others.
  */
+#include <pthread.h>
+#include <sched.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -257,6 +259,69 @@ static void case_now(msg_world **world, int rank, int n)
     close_scene(w, &s);
 }
 
+/* A thread that flushes, while another begins operations. */
+struct flush {
+    rma_window *win;
+    int target, code;
+};
+
+static void *flush_main(void *argument)
+{
+    struct flush *f = argument;
+    f->code = rma_flush(f->win, f->target);
+    return NULL;
+}
+
+static uint64_t active_sent(msg_world *w)
+{
+    msg_lock(w);
+    uint64_t n = w->counters[MSG_COUNTER_active_sent];
+    msg_unlock(w);
+    return n;
+}
+
+/* A flush leaves to the next one what another thread has begun meanwhile. The target handles nothing while its lock is
+ * held, so the first flush waits until the second update has left. */
+static void case_threads(msg_world **world, int rank, int n)
+{
+    msg_world *w = *world;
+    struct scene s = open_scene(w, rank, n, 64);
+    struct flush f = {s.win, n - 1, -1};
+    struct rma_part *part = &s.win->parts[n - 1];
+    pthread_t thread;
+    int64_t one = 1;
+    rma_op *op;
+    if (rank == n - 1)
+        msg_lock(w);
+    job_meet();
+    if (rank == 0) {
+        OK(rma_accumulate(s.win, &one, NULL, 1, 6, 0, n - 1, 0, &op));
+        uint64_t before = active_sent(w);
+        CHECK_EQ(pthread_create(&thread, NULL, flush_main, &f), 0);
+        while (active_sent(w) == before)
+            sched_yield(); /* until the FLUSH has left */
+        OK(rma_accumulate(s.win, &one, NULL, 1, 6, 0, n - 1, 0, &op));
+    }
+    job_meet();
+    if (rank == n - 1)
+        msg_unlock(w);
+    if (rank == 0) {
+        pthread_join(thread, NULL);
+        OK(f.code);
+        msg_lock(w);
+        CHECK(part->touched && part->unflushed);
+        msg_unlock(w);
+        OK(rma_flush(s.win, n - 1));
+        msg_lock(w);
+        CHECK(!part->touched && !part->unflushed);
+        msg_unlock(w);
+    }
+    job_meet();
+    if (rank == n - 1)
+        CHECK_EQ(*(int64_t *)(void *)s.memory, 2);
+    close_scene(w, &s);
+}
+
 /* Wrong arguments change nothing. */
 static void case_arguments(msg_world **world, int rank, int n)
 {
@@ -325,9 +390,9 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         job_main main;
-    } cases[] = {{"data", case_data},          {"updates", case_updates}, {"locks", case_locks},
-                 {"posts", case_posts},        {"counted", case_counted}, {"now", case_now},
-                 {"arguments", case_arguments}};
+    } cases[] = {{"data", case_data},       {"updates", case_updates},    {"locks", case_locks},
+                 {"posts", case_posts},     {"counted", case_counted},    {"now", case_now},
+                 {"threads", case_threads}, {"arguments", case_arguments}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (j.n_ranks = 2; j.n_ranks <= 3; j.n_ranks++)
             job_case(&j, cases[i].main, cases[i].name);
