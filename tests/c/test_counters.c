@@ -223,6 +223,23 @@ static void system_calls_both(side *s)
 
 #define TURNS 40
 
+/* Post TURNS sends from A, long and short in turn: 14 frames of MTU 1500, then one. */
+static void send_turns(endpoint *e, VIP_DESCRIPTOR *const *d, uint8_t *data)
+{
+    for (int i = 0; i < TURNS; i++)
+        post_send(e, prep_send(e, d[i], data, i % 2 ? 64 : 20000));
+}
+
+/* Reap them on both sides, in order. */
+static void reap_turns(endpoint *e, VIP_DESCRIPTOR *const *d)
+{
+    for (int i = 0; i < TURNS; i++)
+        if (e->s->role == SIDE_B)
+            CHECK(next_recv(e) == d[i]);
+        else
+            reap_send(e, d[i], VIP_STATUS_OP_SEND);
+}
+
 static void two_rings_both(side *s)
 {
     endpoint e;
@@ -238,14 +255,10 @@ static void two_rings_both(side *s)
             post_recv(&e, prep_recv(&e, d[i], data, 20000));
     }
     SIDE_SYNC(s, 1);
-    for (int i = 0; i < TURNS && s->role == SIDE_A; i++) /* 14 frames of MTU 1500, then one */
-        post_send(&e, prep_send(&e, d[i], data, i % 2 ? 64 : 20000));
+    if (s->role == SIDE_A)
+        send_turns(&e, d, data);
     SIDE_SYNC(s, 2);
-    for (int i = 0; i < TURNS; i++)
-        if (s->role == SIDE_B)
-            CHECK(next_recv(&e) == d[i]);
-        else
-            reap_send(&e, d[i], VIP_STATUS_OP_SEND);
+    reap_turns(&e, d);
     CHECK_OK(viakit_nic_counters(s->nic, after));
     CHECK_EQ(SINCE(dropped_ring_full), 0);
     CHECK_EQ(SINCE(frames_kept_out_of_order), 0);
@@ -296,14 +309,9 @@ static void mixed_both(side *s)
             post_recv(&e, prep_recv(&e, d[i], buffer(&e, 20000), 20000));
     }
     SIDE_SYNC(s, 1);
-    uint8_t *data = s->role == SIDE_A ? buffer(&e, 20000) : NULL;
-    for (int i = 0; i < TURNS && data; i++)
-        post_send(&e, prep_send(&e, d[i], data, i % 2 ? 64 : 20000));
-    for (int i = 0; i < TURNS; i++)
-        if (s->role == SIDE_B)
-            CHECK(next_recv(&e) == d[i]);
-        else
-            reap_send(&e, d[i], VIP_STATUS_OP_SEND);
+    if (s->role == SIDE_A)
+        send_turns(&e, d, buffer(&e, 20000));
+    reap_turns(&e, d);
     CHECK_OK(viakit_nic_counters(s->nic, after));
     /* The kernel may lack segmentation offload, and a frame that was sent again is copied. */
     if (s->role == SIDE_B && !strcmp(info.link, "udp") && info.super_payload > 10 * info.max_payload)

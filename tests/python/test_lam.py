@@ -4,34 +4,23 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
-from pathlib import Path
 
 import needs
 import pytest
 import waiting
+from daemon_cases import daemons, datagrams, folders, kill_a_side, kill_on_ssh
 from ssh_hosts import ssh_hosts
 
-from viakit.base.marks import marked
 from viakit.launch import mpi_library
 from viakit.measure import plan
 from viakit.measure.endpoints import MeasureError
 from viakit.measure.pair import Pair
 from viakit.measure.sides_lam import _COMMAND, LamSide
-from viakit.remote import Remote, RemoteError
+from viakit.remote import Remote
 from viakit.testbed import Testbed
 
 REQUEST = {"protocol": "lam", "side": 0, "wait": "poll", "level": "c", "secret": "00" * 32, "hosts": "testbed"}
-
-
-def daemons() -> set[str]:
-    found = subprocess.run(["pgrep", "-x", "lamd"], capture_output=True, text=True, check=False)
-    return set(found.stdout.split())
-
-
-def folders() -> set[Path]:
-    return set(Path("/tmp").glob("viakit-host-*"))
 
 
 @pytest.fixture
@@ -56,13 +45,6 @@ def test_routes_are_those_of_lam(bed):
     assert moved["lam"] < 20
 
 
-def datagrams(bed: Testbed) -> int:
-    """Return the number of UDP datagrams that the first host has sent."""
-    lines = bed.hosts[0].run(["cat", "/proc/net/snmp"]).stdout.splitlines()
-    names, values = (line.split() for line in lines if line.startswith("Udp:"))
-    return int(values[names.index("OutDatagrams")])
-
-
 @pytest.mark.parametrize("wait", ["poll", "block"])
 @pytest.mark.parametrize("buffers", ["touched", "same", "cold"])
 def test_messages_of_several_packets_pass_the_daemons(bed, buffers, wait):
@@ -81,37 +63,30 @@ def test_another_lam_in_the_environment_is_not_used(bed, monkeypatch):
 
 
 def test_nothing_is_left(bed):
-    before = daemons(), folders()
+    before = daemons("lamd"), folders()
     with Pair("lam", testbed=bed, wait="block") as pair:
         pair.run(64, count=3)
-        assert len(daemons() - before[0]) == 2
+        assert len(daemons("lamd") - before[0]) == 2
         assert len(folders() - before[1]) == 2
-    waiting.until(lambda: daemons() <= before[0], "no daemon is left", 10)
+    waiting.until(lambda: daemons("lamd") <= before[0], "no daemon is left", 10)
     assert folders() <= before[1]
 
 
 @pytest.mark.parametrize("protocol", ["lam", "lam:lamd"])
 def test_a_side_that_is_killed(bed, protocol):
-    with Pair(protocol, testbed=bed, wait="block") as pair:
-        killed = bed.hosts[1].run(["kill", "-KILL", str(pair.pids[1])])  # its number on that host
-        assert killed.returncode == 0, killed.stderr
-        with pytest.raises(MeasureError) as caught:
-            pair.run(64, count=3)
-        assert caught.value.reason == "gone"
-    with Pair(protocol, testbed=bed, wait="block") as pair:  # it removes what that side has left
-        pair.run(64, count=3, validate=True)
+    kill_a_side(protocol, bed)
 
 
 def test_a_killed_daemon_ends_the_run(bed):
     """The processes notice it, or the run ends at its time limit."""
-    before = daemons()
+    before = daemons("lamd")
     with Pair("lam:lamd", testbed=bed, wait="block", timeout_s=3.0) as pair:
         pair.run(64, count=3)
-        for pid in daemons() - before:
+        for pid in daemons("lamd") - before:
             os.kill(int(pid), signal.SIGKILL)
         with pytest.raises(MeasureError):
             pair.run(64, count=3)
-    waiting.until(lambda: daemons() <= before, "no daemon is left", 10)
+    waiting.until(lambda: daemons("lamd") <= before, "no daemon is left", 10)
 
 
 @pytest.mark.parametrize("side", [0, 1])
@@ -119,25 +94,12 @@ def test_a_killed_daemon_ends_the_run(bed):
 def test_what_is_killed_on_a_host_of_ssh_leaves_no_daemon(tmp_path, killed, side):
     """Its folder is removed, too, although no other measurement follows on that host."""
     needs.lam()
-    before = daemons(), folders()
     with ssh_hosts(tmp_path), Remote("ssh:h0,h1") as remote:
         if os.geteuid() == 0:
             with pytest.raises(MeasureError, match=r"refuses to run as root\. Remedy: --hosts ssh:USER@A,USER@B"):
                 Pair("lam", testbed=remote, wait="block")
             return
-        with Pair("lam", testbed=remote, wait="block") as pair:
-            pair.run(64, count=3)
-            worker = Path(f"/proc/{pair.pids[side]}")
-            (folder,) = {Path(os.readlink(fd)) for fd in (worker / "fd").iterdir()} & folders()
-            assert marked("LAM_MPI_SESSION_PREFIX", str(folder))
-            agent = int((worker / "stat").read_text().rpartition(")")[2].split()[1])
-            os.kill(agent if killed == "agent" else pair.pids[side], signal.SIGKILL)
-            waiting.until(lambda: not marked("LAM_MPI_SESSION_PREFIX", str(folder)), "no daemon is left", 30)
-            waiting.until(lambda: not folder.exists(), "its folder is removed", 30)
-            with pytest.raises((MeasureError, RemoteError)):
-                pair.run(64, count=3)
-    waiting.until(lambda: daemons() <= before[0], "no daemon is left", 10)
-    waiting.until(lambda: folders() <= before[1], "no folder is left", 10)
+        kill_on_ssh("lam", remote, killed, side, variable="LAM_MPI_SESSION_PREFIX", command="lamd")
 
 
 def test_what_it_cannot_do():

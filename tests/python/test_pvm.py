@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-from pathlib import Path
-
 import needs
 import pytest
 import waiting
+from daemon_cases import daemons, datagrams, folders, kill_a_side, kill_on_ssh
 from ssh_hosts import ssh_hosts
 
-from viakit.base.marks import marked
 from viakit.measure import plan
 from viakit.measure.endpoints import MeasureError
 from viakit.measure.pair import Pair
 from viakit.measure.sides_pvm import _SLAVE
-from viakit.remote import Remote, RemoteError
+from viakit.remote import Remote
 from viakit.testbed import Testbed
-
-
-def daemons() -> set[str]:
-    found = subprocess.run(["pgrep", "-x", "pvmd"], capture_output=True, text=True, check=False)
-    return set(found.stdout.split())
-
-
-def folders() -> set[Path]:
-    return set(Path("/tmp").glob("viakit-host-*"))
 
 
 @pytest.fixture
@@ -52,32 +38,18 @@ def test_routes_are_those_of_pvm(bed):
     assert moved["pvm3:inplace"] < 20
 
 
-def datagrams(bed: Testbed) -> int:
-    """Return the number of UDP datagrams that the first host has sent."""
-    lines = bed.hosts[0].run(["cat", "/proc/net/snmp"]).stdout.splitlines()
-    names, values = (line.split() for line in lines if line.startswith("Udp:"))
-    return int(values[names.index("OutDatagrams")])
-
-
 def test_nothing_is_left(bed):
-    before = daemons(), folders()
+    before = daemons("pvmd"), folders()
     with Pair("pvm3", testbed=bed, wait="block") as pair:
         pair.run(64, count=3)
-        assert len(daemons() - before[0]) >= 2  # one more while a host is added
+        assert len(daemons("pvmd") - before[0]) >= 2  # one more while a host is added
         assert len(folders() - before[1]) == 2
-    waiting.until(lambda: daemons() <= before[0], "no daemon is left", 10)
+    waiting.until(lambda: daemons("pvmd") <= before[0], "no daemon is left", 10)
     assert folders() <= before[1]
 
 
 def test_a_side_that_is_killed(bed):
-    with Pair("pvm3:direct", testbed=bed, wait="block") as pair:
-        killed = bed.hosts[1].run(["kill", "-KILL", str(pair.pids[1])])  # its number on that host
-        assert killed.returncode == 0, killed.stderr
-        with pytest.raises(MeasureError) as caught:
-            pair.run(64, count=3)
-        assert caught.value.reason == "gone"
-    with Pair("pvm3:direct", testbed=bed, wait="block") as pair:  # it removes what that side has left
-        pair.run(64, count=3, validate=True)
+    kill_a_side("pvm3:direct", bed)
 
 
 @pytest.mark.parametrize("side", [0, 1])
@@ -85,20 +57,8 @@ def test_a_side_that_is_killed(bed):
 def test_what_is_killed_on_a_host_of_ssh_leaves_no_daemon(tmp_path, killed, side):
     """Its folder is removed, too, although no other measurement follows on that host."""
     needs.tool("pvm")
-    before = daemons(), folders()
-    with ssh_hosts(tmp_path), Remote("ssh:h0,h1") as remote, Pair("pvm3", testbed=remote, wait="block") as pair:
-        pair.run(64, count=3)
-        worker = Path(f"/proc/{pair.pids[side]}")
-        (folder,) = {Path(os.readlink(fd)) for fd in (worker / "fd").iterdir()} & folders()
-        assert marked("PVM_TMP", str(folder))
-        agent = int((worker / "stat").read_text().rpartition(")")[2].split()[1])
-        os.kill(agent if killed == "agent" else pair.pids[side], signal.SIGKILL)
-        waiting.until(lambda: not marked("PVM_TMP", str(folder)), "no daemon is left", 30)
-        waiting.until(lambda: not folder.exists(), "its folder is removed", 30)
-        with pytest.raises((MeasureError, RemoteError)):
-            pair.run(64, count=3)
-    waiting.until(lambda: daemons() <= before[0], "no daemon is left", 10)
-    waiting.until(lambda: folders() <= before[1], "no folder is left", 10)
+    with ssh_hosts(tmp_path), Remote("ssh:h0,h1") as remote:
+        kill_on_ssh("pvm3", remote, killed, side, variable="PVM_TMP", command="pvmd")
 
 
 def test_what_it_cannot_do():
