@@ -51,6 +51,7 @@
  * addresses can occupy. */
 #define MAX_IOV 1000
 #define MAX_PEERS 4096
+#define STREAM_SENDS 2         /* unacknowledged link sends of a connection whose next message continues a stream */
 #define FULL_SUPER (48u << 10) /* bytes below which a super-frame is never marked: the system call would take longer */
 
 /* ---------------------------------------------------------------- sending */
@@ -178,14 +179,16 @@ static int run_length(struct link *link, const struct link_frame *frames, int n)
     return 1;
 }
 
-/* Returns the mark of a super-frame of len bytes. It is set if the super-frame is of full length and directly follows
- * another such one to the same peer: both are probably part of a long message (eth_receive.c). The response of an RDMA
- * read gets none, because its segments cannot be received in their place. */
+/* Returns the mark of a super-frame of len bytes. It is set if the super-frame is of full length and part of a stream
+ * (eth_receive.c). So it directly follows another such one to the same peer, or several link sends are unacknowledged:
+ * messages of 64 KiB have one full super-frame and a short one each. In a ping-pong of these, the reply has acknowledged
+ * all. The response of an RDMA read gets none, because its segments cannot be received in their place. */
 static uint32_t next_mark(struct link *link, const struct link_peer *peer, const struct link_frame *first, uint32_t len)
 {
     int is_full = len >= FULL_SUPER && len + link->segment > link->super_bytes;
     int kind = first->header.version_kind & 15, can_be_placed = kind == WIRE_SEND || kind == WIRE_WRITE;
-    uint32_t mark = is_full && can_be_placed && link->stream == peer ? ETH_MARK : 0;
+    int is_stream = link->stream == peer || first->in_flight >= STREAM_SENDS;
+    uint32_t mark = is_full && can_be_placed && is_stream ? ETH_MARK : 0;
     link->stream = is_full ? peer : NULL;
     return mark;
 }

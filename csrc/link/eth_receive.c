@@ -12,7 +12,7 @@
  *
  * For a single super-frame the system call takes about as long as the two copies. In a stream, sender and receiver work
  * at the same time, and each copy that is saved raises the rate. So the sender marks a super-frame only if it directly
- * follows another one.
+ * follows another one, or if the last message is not acknowledged.
  *
  * Queue and slots have the same order, because the kernel fills both under one lock. If the queue is full, a slot comes
  * without TP_STATUS_COPY. Then at least all segments but the first are lost.

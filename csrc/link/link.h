@@ -74,6 +74,7 @@ struct link_frame {
     } block;
     uint32_t header_len; /* 32 plus the used bytes of block */
     uint32_t n_iov;
+    uint32_t in_flight; /* link sends of the connection that are not acknowledged; 0 if it is unreliable */
     size_t payload_len; /* sum of iov, bytes */
     const struct iovec *iov;
 };

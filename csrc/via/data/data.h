@@ -64,6 +64,7 @@ static inline void via_address_frame(struct via_vi *vi, struct link_frame *f, in
     f->header.ack = vi->expected_psn;
     f->header_len = sizeof f->header;
     f->n_iov = 0;
+    f->in_flight = vi->flight_tail - vi->flight_seen;
     f->payload_len = 0;
     f->iov = NULL;
 }
