@@ -83,12 +83,7 @@ def papers(
     from viakit.papers import PAPERS, find_paper, report, verdicts  # start-up time
     from viakit.papers import figures as drawing  # start-up time
 
-    for path in (*pictures, html_file, markdown, result_file, json_file if json_file != "-" else None):
-        if path:
-            result.check_writable(path)
-    for path in pictures:
-        if path.rpartition(".")[2] not in ("png", "svg", "pdf"):
-            raise Failure(f"{path}: a figure is written as .png, .svg or .pdf", 2)
+    _check_files(pictures, (html_file, markdown, result_file, json_file if json_file != "-" else None))
     if pictures and paper is None:
         raise Failure("--plot draws a paper, or one figure: viakit papers gupta fig5 --plot fig5.png", 2)
     for option, given in (("--result", result_file), ("--measure", seconds), ("--measured", sweeps)):
@@ -138,6 +133,15 @@ def papers(
     for path in (html_file, markdown, json_file if json_file != "-" else None):
         if path and not quiet:
             click.echo(f"wrote {path}")
+
+
+def _check_files(pictures: tuple[str, ...], others: tuple[str | None, ...]) -> None:
+    """Raise Failure if a file cannot be written, before anything is computed."""
+    for path in filter(None, (*pictures, *others)):
+        result.check_writable(path)
+    for path in pictures:
+        if path.rpartition(".")[2] not in ("png", "svg", "pdf"):
+            raise Failure(f"{path}: a figure is written as .png, .svg or .pdf", 2)
 
 
 def _write_pictures(drawn: Any, pictures: tuple[str, ...]) -> None:
