@@ -5,6 +5,7 @@
 - With CI=true, a skip whose reason begins with "missing package" is a failure.
 - After every test no object of the C library is alive, and no file of viakit is left in /dev/shm.
 - After the last test no process is left that a test started.
+- With --until TIME, in seconds since 1970, the tests that have not started by then are skipped (.ci/run).
 """
 
 from __future__ import annotations
@@ -42,6 +43,11 @@ os.environ["VIAKIT_LAB_FLOOR"] = f"/{uuid.uuid4().hex}"
 
 
 _config: pytest.Config
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    text = "skip the tests that have not started by then; in seconds since 1970, as of `date +%%s`"
+    parser.addoption("--until", type=float, metavar="TIME", help=text)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -175,6 +181,12 @@ def lab_text(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 # ---------------------------------------------------------------- skips
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    until = item.config.getoption("--until")
+    if until is not None and time.time() > until:
+        pytest.skip("not run: the time was over")  # tools/ci_summary.py counts these
 
 
 def missing_package(report: pytest.TestReport | pytest.CollectReport) -> str | None:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -58,3 +59,23 @@ def test_a_step_that_succeeds_names_nothing(results):
     (results / "build/tsan/meson-logs/testlog.json").write_text(json.dumps({"name": "a", "result": "OK"}))
     ended = summary(results, "tsan=0", "lint=0")
     assert (ended.returncode, ended.stdout) == (0, "2 passed, 0 failed, 0 skipped\n")
+
+
+@pytest.mark.parametrize(("late", "status"), [(1, 0), (2, 1)])
+def test_tests_without_time_are_counted_and_fail_if_they_are_many(results, late, status):
+    skipped = '<testcase name="late"><skipped message="not run: the time was over"/></testcase>'
+    cases = "<testcase/>" * (3 - late) + skipped * late
+    text = f'<testsuites><testsuite tests="3" skipped="{late}">{cases}</testsuite></testsuites>'
+    (results / "build/pytest.xml").write_text(text)
+    ended = summary(results, "test=0", "lint=0")
+    assert ended.returncode == status
+    assert ended.stdout.splitlines()[0] == f"not run: {late} of 3 Python tests, for which this machine was too slow"
+
+
+@pytest.mark.parametrize(("seconds", "outcome"), [(600, "1 passed"), (-1, "1 skipped")])
+def test_tests_that_start_too_late_are_skipped(seconds, outcome):
+    until = str(time.time() + seconds)
+    command = [sys.executable, "-m", "pytest", "-q", "--until", until, __file__, "-k", "succeeds_names_nothing"]
+    ended = subprocess.run(command, cwd=ROOT / "tests", capture_output=True, text=True, check=False)
+    assert ended.returncode == 0
+    assert outcome in ended.stdout

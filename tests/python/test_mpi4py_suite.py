@@ -17,7 +17,7 @@ spec.loader.exec_module(suite)
 
 
 def test_the_stored_numbers_are_of_the_suite_that_ci_runs():
-    step = re.search(r"mpi4py ARGS='([^']*)'", (ROOT / ".ci" / "run").read_text())
+    step = re.search(r'mpi4py ARGS="([^"]*)"', (ROOT / ".ci" / "run").read_text())
     assert step is not None
     words = step[1].split()
     assert "--counts" in words
