@@ -1,6 +1,7 @@
 """Ranks of an MPI library under their mpiexec: nothing is left after any kind of end."""
 
 import os
+import secrets
 import subprocess
 import sys
 import tempfile
@@ -97,6 +98,30 @@ def test_the_guard_finds_a_process_that_begins(tmp_path):
             finally:
                 rank.kill()
         assert not scratch.exists()
+
+
+def test_the_guard_removes_segments_that_the_owner_did_not_know(tmp_path):
+    """MPICH leaves them when it is killed. A run of a foreign program does not report its own."""
+    segment, scratch = Path(f"/dev/shm/mpich_viakit_{secrets.token_hex(8)}"), tmp_path / "scratch"
+    segment.write_bytes(bytes(4096))
+    scratch.mkdir()
+    text = "import mmap, sys, time; f = open(sys.argv[1], 'r+b'); m = mmap.mmap(f.fileno(), 4096); print(flush=True); "
+    words = [sys.executable, "-c", text + "time.sleep(100)", str(segment)]
+    guard = Guard("VIAKIT_RANKS", str(scratch), 0.1, 30.0)
+    environment = {**os.environ, "VIAKIT_RANKS": str(scratch)}
+    try:
+        with guard.process, subprocess.Popen(words, env=environment, stdout=subprocess.PIPE) as rank:
+            try:
+                assert rank.stdout is not None
+                rank.stdout.readline()  # it has mapped the segment
+                guard.process.communicate(timeout=60)
+                rank.wait(10)
+            finally:
+                rank.kill()
+        assert not scratch.exists()
+        assert not segment.exists()
+    finally:
+        segment.unlink(missing_ok=True)
 
 
 def test_a_long_environment_is_found_while_the_kernel_writes_it(tmp_path):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 
-__all__ = ["environment_of", "marked"]
+__all__ = ["environment_of", "mapped_files", "marked"]
 
 _EXEC_S = 1.0  # limit for a process that is executing a program
 _LONGEST = 1 << 23  # bytes; Linux limits arguments and environment to 6 MiB
@@ -42,6 +42,20 @@ def environment_of(pid: int) -> bytes:
         if vsize == 0 or (endcode > 1 and env_end == env_start):  # a zombie or a thread of the kernel; or it is empty
             break
         time.sleep(0.0005)  # between two looks
+    return found
+
+
+def mapped_files(pid: int | str, start: str) -> set[str]:
+    """Return the files whose paths begin with *start*, that a process has mapped, and that still have a name."""
+    found = set()
+    try:
+        with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as maps:
+            for line in maps:
+                path = "".join(line.rstrip("\n").partition("/")[1:])
+                if path.startswith(start) and not path.endswith(" (deleted)"):
+                    found.add(path)
+    except OSError:
+        pass  # The process has ended.
     return found
 
 

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from viakit.base.failure import MeasureError
+from viakit.base.marks import mapped_files
 
 __all__ = [
     "FLAVOURS",
@@ -196,16 +197,7 @@ def shared_files(pid: int | str = "self") -> set[str]:
     MPICH removes its files at a normal end, but leaves them when it is killed. The process that kills it must remove
     them.
     """
-    found = set()
-    try:
-        with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as maps:
-            for line in maps:
-                path = line.rstrip("\n").partition("/")[2]
-                if path.startswith("dev/shm/mpich") and not path.endswith(" (deleted)"):
-                    found.add("/" + path)
-    except OSError:
-        pass  # The process has ended.
-    return found
+    return mapped_files(pid, "/dev/shm/mpich")
 
 
 def mpich_files() -> set[str]:

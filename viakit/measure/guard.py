@@ -15,17 +15,18 @@ _DISMISS_S = 5.0  # for the guard to end
 
 # The guard runs without viakit, NumPy or site packages and starts in a few milliseconds. It imports viakit.base.marks
 # from the folder of that file. Each line of its input names a file to remove. The end of the input without a last line
-# "." means that the owner was killed.
+# "." means that the owner was killed. It also removes the segments of MPICH that the processes have mapped.
 _GUARD = """
 import os, shutil, signal, sys, time
 name, folder, grace, limit = sys.argv[1], sys.argv[2], float(sys.argv[3]), float(sys.argv[4])
 sys.path.append(sys.argv[5])
-from marks import marked
+from marks import mapped_files, marked
 files = [line.rstrip() for line in sys.stdin]
 if files[-1:] == ["."]: sys.exit()
 began = time.monotonic()
 while time.monotonic() < began + limit:
     strays = marked(name, folder)
+    for pid in strays: files += mapped_files(pid, "/dev/shm/mpich")
     for pid in strays if time.monotonic() >= began + grace else ():
         try: os.kill(pid, signal.SIGKILL)
         except OSError: pass

@@ -31,7 +31,7 @@ from viakit.measure.guard import Guard
 if TYPE_CHECKING:
     from viakit.testbed import Testbed
 
-__all__ = ["Ranks", "call_back"]
+__all__ = ["MpiProcesses", "Ranks", "call_back"]
 
 _MARK = "VIAKIT_RANKS"  # variable in the environment of all started processes, which identifies strays
 _TERM_S = 2.0  # time for mpiexec to end its ranks after SIGTERM
@@ -55,8 +55,92 @@ def call_back(name: str) -> Channel | None:
     return None
 
 
-class Ranks:
-    """A running mpiexec.
+class MpiProcesses:
+    """Base of what starts processes of an MPI library: their folder, their environment, and their end.
+
+    Parameters
+    ----------
+    library : mpi.Library
+        MPI library.
+    testbed : Testbed, optional
+        Hosts of the ranks, which then use TCP (:meth:`viakit.launch.mpi_library.Library.over_tcp`).
+
+    Attributes
+    ----------
+    process : subprocess.Popen or None
+        An mpiexec that this process has started.
+    scratch : str
+        Folder for files of the library, in memory if possible.
+    """
+
+    def __init__(self, library: mpi.Library, testbed: Testbed | None = None) -> None:
+        self._library, self._testbed, self._stack = library, testbed, contextlib.ExitStack()
+        self._files: set[str] = set()  # files in /dev/shm that MPICH leaves when it is killed
+        memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        self._guard: Guard | None = None
+        self.process: subprocess.Popen[bytes] | None = None
+        self.scratch = os.path.join(memory or tempfile.gettempdir(), "viakit-mpi-" + secrets.token_hex(8))
+
+    def make_scratch(self) -> None:
+        """Make the folder, and start the guard. Call :meth:`kill` after an error."""
+        os.mkdir(self.scratch, 0o700)
+        # Ranks notice the end of their owner, too, and most of them end by themselves.
+        self._guard = Guard(_MARK, self.scratch, _TERM_S, 3 * _TERM_S)
+
+    def variables(self) -> dict[str, str]:
+        """Return what :meth:`kill` and the library need in the environment of an mpiexec."""
+        more = self._library.over_tcp() if self._testbed is not None else {}
+        return self._library.environment(self.scratch) | more | {_MARK: self.scratch}
+
+    def remember(self, files: Iterable[str]) -> None:
+        """Register files in /dev/shm to be removed after the ranks have ended."""
+        new = set(files) - self._files
+        self._files |= new
+        if self._guard is not None:
+            self._guard.send(*sorted(new))
+
+    def kill(self) -> None:
+        """Kill all remaining processes and remove their files. Idempotent."""
+        strays = self._strays()
+        for pid in strays:
+            self._files |= mpi.shared_files(pid)
+        if self.process is not None and self.process.poll() is None:
+            self._signal(self.process, signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(_TERM_S)
+            self._signal(self.process, signal.SIGKILL)
+        deadline = time.monotonic() + _GONE_S
+        while True:
+            strays = self._strays()
+            for pid in strays:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+            if self.process is not None:
+                self.process.poll()  # Collect its status, or it remains as a zombie.
+            shutil.rmtree(self.scratch, ignore_errors=True)
+            if not (strays or os.path.exists(self.scratch)) or time.monotonic() > deadline:
+                break
+            time.sleep(0.01)
+        for path in self._files:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+        self._stack.close()
+        if self._guard is not None:
+            self._guard.dismiss()
+            self._guard = None
+
+    @staticmethod
+    def _signal(process: subprocess.Popen[bytes], number: int) -> None:
+        with contextlib.suppress(OSError):
+            os.killpg(process.pid, number)
+
+    def _strays(self) -> list[int]:
+        """Every process that came of this mpiexec, itself included."""
+        return marks.marked(_MARK, self.scratch)
+
+
+class Ranks(MpiProcesses):
+    """A running mpiexec whose ranks connect back to this process.
 
     Parameters
     ----------
@@ -69,14 +153,12 @@ class Ranks:
     output : file
         File for the output of mpiexec and of the ranks.
     testbed : Testbed, optional
-        Hosts of the ranks, which then use TCP (:meth:`viakit.launch.mpi_library.Library.over_tcp`).
+        Hosts of the ranks.
 
     Attributes
     ----------
     process : subprocess.Popen or None
         The mpiexec; None before :meth:`start`, and if that was interrupted.
-    scratch : str
-        Folder for files of the library, in memory if possible.
     """
 
     def __init__(
@@ -87,13 +169,8 @@ class Ranks:
         output: IO[bytes],
         testbed: Testbed | None = None,
     ) -> None:
-        self._library, self._program, self._n_ranks, self._output = library, program, n_ranks, output
-        self._testbed, self._stack = testbed, contextlib.ExitStack()
-        self._files: set[str] = set()  # files in /dev/shm that MPICH leaves when it is killed
-        memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-        self._guard: Guard | None = None
-        self.process: subprocess.Popen[bytes] | None = None
-        self.scratch = os.path.join(memory or tempfile.gettempdir(), "viakit-mpi-" + secrets.token_hex(8))
+        super().__init__(library, testbed)
+        self._program, self._n_ranks, self._output = program, n_ranks, output
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
 
     def start(self) -> None:
@@ -106,9 +183,7 @@ class Ranks:
         """
         library, name = self._library, "viakit-ranks-" + secrets.token_hex(12)
         try:
-            os.mkdir(self.scratch, 0o700)
-            # Ranks notice the end of their owner, too, and most of them end by themselves.
-            self._guard = Guard(_MARK, self.scratch, _TERM_S, 3 * _TERM_S)
+            self.make_scratch()
             if not users_can_be_told_apart():
                 raise MeasureError(
                     f"mpi:{library.flavour}: in this user namespace the kernel reports one number for several "
@@ -117,20 +192,20 @@ class Ranks:
                 )
             if self._testbed is None:
                 self._listener.bind("\0" + name)  # An abstract name leaves nothing in the file system.
-                command, more = library.command(self._program(name), self._n_ranks), {}
+                command = library.command(self._program(name), self._n_ranks)
             else:
                 name = os.path.join(self.scratch, "ranks")  # An abstract name belongs to one network namespace.
                 self._listener.bind(name)
                 agent = self._stack.enter_context(mpi_agent(self._testbed))
                 per_host = self._n_ranks // len(self._testbed.hosts)
-                command, more = agent.command(library, per_host, self._program(name)), library.over_tcp()
+                command = agent.command(library, per_host, self._program(name))
             self._listener.listen(self._n_ranks)
             self.process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=self._output,
                 stderr=self._output,
-                env=os.environ | library.environment(self.scratch) | more | {_MARK: self.scratch},
+                env=os.environ | self.variables(),
                 start_new_session=True,  # so that it can be killed with all its descendants
             )
         except BaseException as error:
@@ -175,49 +250,7 @@ class Ranks:
                     return Channel(sock)
                 sock.close()  # A process of another user found the name in /proc/net/unix.
 
-    def remember(self, files: Iterable[str]) -> None:
-        """Register files in /dev/shm to be removed after the ranks have ended."""
-        new = set(files) - self._files
-        self._files |= new
-        if self._guard is not None:
-            self._guard.send(*sorted(new))
-
     def kill(self) -> None:
         """Kill all remaining processes and remove their files. Idempotent."""
         self._listener.close()
-        strays = self._strays()
-        for pid in strays:
-            self._files |= mpi.shared_files(pid)
-        if self.process is not None and self.process.poll() is None:
-            self._signal(self.process, signal.SIGTERM)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(_TERM_S)
-            self._signal(self.process, signal.SIGKILL)
-        deadline = time.monotonic() + _GONE_S
-        while True:
-            strays = self._strays()
-            for pid in strays:
-                with contextlib.suppress(OSError):
-                    os.kill(pid, signal.SIGKILL)
-            if self.process is not None:
-                self.process.poll()  # Collect its status, or it remains as a zombie.
-            shutil.rmtree(self.scratch, ignore_errors=True)
-            if not (strays or os.path.exists(self.scratch)) or time.monotonic() > deadline:
-                break
-            time.sleep(0.01)
-        for path in self._files:
-            with contextlib.suppress(OSError):
-                os.unlink(path)
-        self._stack.close()
-        if self._guard is not None:
-            self._guard.dismiss()
-            self._guard = None
-
-    @staticmethod
-    def _signal(process: subprocess.Popen[bytes], number: int) -> None:
-        with contextlib.suppress(OSError):
-            os.killpg(process.pid, number)
-
-    def _strays(self) -> list[int]:
-        """Every process that came of this mpiexec, itself included."""
-        return marks.marked(_MARK, self.scratch)
+        super().kill()
