@@ -521,15 +521,18 @@ def _mpi() -> list[Finding]:
 
 def _programs() -> Finding:
     """Check the programs of others that can be measured or compared, by Debian's packages."""
-    debs = {"NPtcp": "netpipe-tcp", "oshrun": "openmpi-bin", "iperf3": "iperf3", "lamboot": "lam-runtime", "pvm": "pvm"}
+    debs = {
+        "NPtcp": "netpipe-tcp", "NPopenmpi": "netpipe-openmpi", "NPmpich2": "netpipe-mpich2", "oshrun": "openmpi-bin",
+        "iperf3": "iperf3", "lamboot": "lam-runtime", "pvm": "pvm",
+    }  # fmt: skip
     there = [name for name in debs if shutil.which(name)]
     missing = [debs[name] for name in debs if name not in there]
     return Finding(
         "others' programs",
         True if "NPtcp" in there else None,
         ", ".join(there) or "none",
-        "NPtcp: protocol netpipe:tcp; lamboot: lam, lam:lamd; pvm: pvm3, pvm3:direct; oshrun: shmem; `viakit import` "
-        "reads NetPIPE, OSU benchmarks and iperf3",
+        "NPtcp: protocol netpipe:tcp; NPopenmpi: netpipe:openmpi; NPmpich2: netpipe:mpich; lamboot: lam, lam:lamd; "
+        "pvm: pvm3, pvm3:direct; oshrun: shmem; `viakit import` reads NetPIPE, OSU benchmarks and iperf3",
         f"sudo apt-get install {' '.join(missing)}" if missing else "",
     )
 

@@ -34,7 +34,7 @@ SIZES = (0, 1, 64, 4096, 100_000, 1 << 20)
 CARRIES = {
     name: one
     for name, one in endpoints.protocols().items()
-    if one.link not in ("null", "cache", "verbs") and "NPtcp" not in one.needs
+    if one.link not in ("null", "cache", "verbs") and not name.startswith("netpipe:")
 }
 LOCAL = [name for name, one in CARRIES.items() if not one.apart and name != "mpi"]
 WIRED = [name for name, one in CARRIES.items() if one.wired]

@@ -16,8 +16,10 @@ from viakit.base import secret
 from viakit.base.channel import CONTROL_VERSION, Channel
 from viakit.base.failure import MeasureError
 from viakit.base.process import command
-from viakit.launch.mpi_library import Library
+from viakit.launch.mpi_library import Library, find
+from viakit.measure.endpoints import Protocol
 from viakit.measure.far_ranks import FarRanks
+from viakit.measure.mpi_runs import MpiRuns
 from viakit.measure.ranks import Ranks
 
 if TYPE_CHECKING:
@@ -64,6 +66,7 @@ class Team:
         self._channels: list[Channel] = []
         self._processes: list[Any] = []
         self._mpi: Ranks | FarRanks | None = None
+        self._mpi_runs: MpiRuns | None = None
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by _kill()
         self._secret = secret.new()  # Only these processes have it, so concurrent measurements stay apart.
 
@@ -111,6 +114,11 @@ class Team:
                 raise self._failed("mpiexec ended")
             yield channel
 
+    def _open_runs(self, protocol: Protocol, cores: Sequence[int], testbed: Any) -> None:
+        """Make what the workers need to run a program under the mpiexec of the protocol's library."""
+        self._mpi_runs = MpiRuns(protocol.name, find(protocol.library), cores, testbed)
+        self._mpi_runs.open()
+
     def _receive(self, channel: Channel, deadline: float) -> tuple[dict[str, Any], bytes]:
         """Receive one message. Raises MeasureError if the process has ended, or at *deadline*."""
         try:
@@ -145,8 +153,9 @@ class Team:
         """Kill all processes that still run, and release everything."""
         for channel in self._channels:
             channel.close()
-        if self._mpi is not None:
-            self._mpi.kill()
+        for started in (self._mpi, self._mpi_runs):
+            if started is not None:
+                started.kill()
         for process in self._processes:
             if process.poll() is None:
                 with contextlib.suppress(Exception):

@@ -70,7 +70,8 @@ class Protocol:
     needs : frozenset of str
         "testbed": two hosts connected by a wire; "RDMA": an RDMA card on each side; "mpi": an MPI library and mpi4py;
         "oshmem": its OpenSHMEM library;
-        "NPtcp": that program. "pvm", "lam": PVM 3 and LAM/MPI, with their daemons.
+        "NPtcp": that program; "NPmpi": NetPIPE's program for an MPI library, and the library.
+        "pvm", "lam": PVM 3 and LAM/MPI, with their daemons.
     description : str
         Description in one line.
     min_bytes, max_bytes : int
@@ -146,8 +147,15 @@ class Protocol:
         return "mpi" in self.needs
 
     @property
+    def runs_mpi(self) -> bool:
+        """Whether each burst is a run of a foreign program under the mpiexec of an MPI library."""
+        return "NPmpi" in self.needs
+
+    @property
     def library(self) -> str:
         """Name of the MPI library for :func:`viakit.launch.mpi_library.find`: "mpi:mpich" for "put-mpi:mpich"."""
+        if self.runs_mpi:
+            return f"mpi:{self.name.rpartition(':')[2]}"
         return "mpi:openmpi+oshmem" if self.name == "shmem" else self.name.rpartition("-")[2]
 
     @property
@@ -187,7 +195,7 @@ class Protocol:
     @property
     def between_hosts(self) -> bool:
         """Whether the protocol can run between two hosts on request: wired ones, and the messages of an MPI."""
-        return self.wired or self.name.partition(":")[0] == "mpi"
+        return self.wired or self.runs_mpi or self.name.partition(":")[0] == "mpi"
 
     @property
     def wired(self) -> bool:
@@ -282,6 +290,11 @@ _TABLE = {
         _row("netpipe:tcp", "ip", "sides_netpipe:NetpipeSide", "blue X", "NetPIPE's own program over TCP: NPtcp",
              "NetPIPE over TCP", waits=("block",), modes=("pingpong",), buffers=("same", "cold"),
              min_bytes=1, needs=("NPtcp",), **_UNCOUNTED, **_SIZED),
+        *(_row(f"netpipe:{name}", "mpi", "sides_netpipe_mpi:NetpipeMpiSide", f"purple {marker}",
+               f"NetPIPE's own program over {title}: {program}", f"NetPIPE over {title}", waits=("poll",),
+               modes=("pingpong",), buffers=("same", "cold"), min_bytes=1, needs=("NPmpi",), **_UNCOUNTED)
+          for name, title, program, marker in (("openmpi", "Open MPI", "NPopenmpi", "X"),
+                                               ("mpich", "MPICH", "NPmpich2", "*"))),
         *(_row(f"pvm3{way}", "ip", "sides_pvm:PvmSide", f"green {marker}", f"PVM 3 itself, from C: {how}",
                f"PVM{title}", needs=("pvm",), modes=("pingpong",), **_TWO_WAITS, **_UNCOUNTED)
           for way, marker, how, title in (

@@ -24,9 +24,16 @@ from viakit.measure.environment import command_line
 from viakit.measure.plan import ONE_WAY
 from viakit.measure.result import SCHEMA, Document, ResultError
 
-__all__ = ["NETPIPE_TRIALS", "Foreign", "best_of_trials", "netpipe_points", "parse", "read"]
+__all__ = ["NETPIPE_PEERS", "NETPIPE_TRIALS", "Foreign", "best_of_trials", "netpipe_points", "parse", "read"]
 
-NETPIPE_TRIALS = 7  # that NPtcp makes of each size, and of which it reports the best
+NETPIPE_TRIALS = 7  # that NetPIPE makes of each size, and of which it reports the best
+# What NetPIPE's program is compared with: the first of these in a sweep. NPtcp makes a connection for each burst, and
+# so does tcp:fresh.
+NETPIPE_PEERS = {
+    "netpipe:tcp": ("tcp:fresh", "tcp"),
+    "netpipe:openmpi": ("mpi:openmpi",),
+    "netpipe:mpich": ("mpi:mpich",),
+}
 _MBIT = float(1 << 20)  # NetPIPE's "Mbps" are of 2^20 bits
 
 

@@ -203,8 +203,10 @@ class Pair(children.Team):
         elif self.protocol.in_one_process:
             self._start_process(None, n_sides=2)
         else:
+            if self.protocol.runs_mpi:
+                self._open_runs(self.protocol, self._cores, self._testbed)
             for side in range(2):
-                host = self._testbed.hosts[side] if self._testbed is not None else None
+                host = self._testbed.hosts[side] if self._testbed is not None and self._mpi_runs is None else None
                 self._start_process(host, fds=self._floor_fds())
         if not self.protocol.by_mpi:  # the hello of a rank has been read already, because it contains the rank
             deadline = time.monotonic() + self.start_s
@@ -337,6 +339,7 @@ class Pair(children.Team):
             "hosts": self._testbed.kind if self._testbed is not None else "local",
             "floor_fd": getattr(self, "_floor_fd", None),
             "scratch": self._mpi.scratch if self._mpi is not None else None,
+            "runs": self._mpi_runs.request if self._mpi_runs is not None else None,
         }
 
     # ------------------------------------------------------------------------------------ control of the workers

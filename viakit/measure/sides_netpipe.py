@@ -22,17 +22,36 @@ from viakit.measure.foreign import NETPIPE_TRIALS as TRIALS
 from viakit.measure.foreign import netpipe_points
 from viakit.measure.sides import Side, interface_facts
 
-__all__ = ["NetpipeSide"]
+__all__ = ["NetpipeEndpoint", "NetpipeSide", "debian_version", "options_of"]
 
 PROGRAM = "NPtcp"
 _FIRST_PORT, _N_PORTS = 20000, 12000  # below the ports that the kernel gives to connections
 _LISTENING = "0A"  # the state of a socket in /proc/net/tcp
 
 
-class _NetpipeEndpoint:
+def options_of(nbytes: int, count: int, offset: int, buffers: str) -> list[str]:
+    """Return the options of a program of NetPIPE for one size and at least *count* round trips, in seven trials."""
+    words = ["-l", str(nbytes), "-u", str(nbytes), "-p", "0", "-n", str(max(1, -(-count // TRIALS)))]
+    words += ["-O", f"{offset},{offset}"] if offset else []
+    return words + ["-I"] * (buffers == "cold")
+
+
+def debian_version(package: str) -> str:
+    """Return "NetPIPE" and the version of a package of Debian, as far as dpkg has it."""
+    words = ["dpkg-query", "-W", "-f", "${Version}", package]
+    there = shutil.which("dpkg-query") is not None
+    known = subprocess.run(words, capture_output=True, text=True, check=False).stdout if there else ""
+    version = re.match(r"[0-9.]+", known)
+    return f"NetPIPE {version[0]}" if version else "NetPIPE"
+
+
+class NetpipeEndpoint:
     """One run of NPtcp for each burst, with the methods of :class:`viakit._core.BenchEndpoint` that a worker calls."""
 
-    def __init__(self, side: NetpipeSide, program: str) -> None:
+    timeout_s = 0.0
+    folder = ""  # of one run
+
+    def __init__(self, side: Side, program: str) -> None:
         self.side, self.program = side, program
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -42,10 +61,7 @@ class _NetpipeEndpoint:
         self.timeout_s = timeout_s
         port = _FIRST_PORT + run_id % _N_PORTS
         self.folder = tempfile.mkdtemp(prefix="viakit-netpipe-")
-        size, repeats = str(nbytes), str(max(1, -(-count // TRIALS)))
-        self.words = [self.program, "-P", str(port), "-l", size, "-u", size, "-p", "0", "-n", repeats]
-        self.words += ["-O", f"{offset},{offset}"] if offset else []
-        self.words += ["-I"] if plan["buffers"] == "cold" else []
+        self.words = [self.program, "-P", str(port), *options_of(nbytes, count, offset, plan["buffers"])]
         if sockbuf := self.side.request.get("sockbuf"):
             self.words += ["-b", str(sockbuf)]
         if self.side.side == 1:
@@ -68,16 +84,22 @@ class _NetpipeEndpoint:
             raise self._failed(f"exit status {self.process.returncode}")
         if time.monotonic() > deadline:
             self.end()
-            raise MeasureError(f"netpipe:tcp: a run was not over after {self.timeout_s:g} s", "timeout")
+            raise MeasureError(f"{self.side.protocol}: a run was not over after {self.timeout_s:g} s", "timeout")
+
+    def _reason(self, said: str) -> str:
+        """Return the reason of a failure from the output."""
+        return said.splitlines()[-1]
 
     def _failed(self, how: str) -> MeasureError:
         with open(os.path.join(self.folder, "said"), encoding="utf-8", errors="replace") as file:
-            last = (file.read().strip().splitlines() or ["it printed nothing"])[-1]
-        return MeasureError(f"netpipe:tcp: {PROGRAM} failed ({how}): {last}", "error")
+            said = file.read().strip() or "it printed nothing"
+        name = os.path.basename(self.program)
+        return MeasureError(f"{self.side.protocol}: {name} failed ({how}): {self._reason(said)}", "error")
 
     def run(self) -> bytes:
         """A starts the transmitter; both wait for their program. Return A's time, in nanoseconds."""
         if self.side.side == 0:
+            assert isinstance(self.side, NetpipeSide)
             self._start(["-h", self.side.peer_address])
         assert self.process is not None
         deadline = time.monotonic() + self.timeout_s
@@ -86,18 +108,22 @@ class _NetpipeEndpoint:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(0.05)
         self._check(deadline)
-        samples = array.array("d")
-        if self.side.side == 0:
-            with open(os.path.join(self.folder, "np.out"), encoding="utf-8") as file:
-                points = netpipe_points(file.read())
-            if len(points) != 1:
-                raise self._failed(f"np.out has {len(points)} sizes instead of one")
-            samples.append(points[0][1] * 1e9)
+        samples = self._samples() if self.side.side == 0 else b""
         self.end()
-        return samples.tobytes()
+        return samples
+
+    def _samples(self) -> bytes:
+        """Return the time in np.out, in nanoseconds."""
+        text = ""
+        with contextlib.suppress(FileNotFoundError), open(os.path.join(self.folder, "np.out"), encoding="utf-8") as out:
+            text = out.read()
+        points = netpipe_points(text)
+        if len(points) != 1:
+            raise self._failed(f"np.out has {len(points)} sizes instead of one")
+        return array.array("d", [points[0][1] * 1e9]).tobytes()
 
     def counters(self) -> dict[str, int]:
-        """Return no counters: NPtcp counts nothing."""
+        """Return no counters: NetPIPE counts nothing."""
         return {}
 
     def stop(self) -> None:
@@ -143,20 +169,12 @@ class NetpipeSide(Side):
     def connect(self, peer: dict[str, Any], deadline: float) -> None:
         """Store the peer's address: NPtcp makes a connection for each run."""
         self.peer_address = peer["address"]
-        self.endpoint = _NetpipeEndpoint(self, self.program)
+        self.endpoint = NetpipeEndpoint(self, self.program)
 
     def describe(self) -> dict[str, Any]:
         """Return the version, the socket buffers and the interface."""
-        known = (
-            subprocess.run(
-                ["dpkg-query", "-W", "-f", "${Version}", "netpipe-tcp"], capture_output=True, text=True, check=False
-            ).stdout
-            if shutil.which("dpkg-query")
-            else ""
-        )
-        version = re.match(r"[0-9.]+", known)
         return {
-            "library": f"NetPIPE {version[0]}" if version else "NetPIPE",
+            "library": debian_version("netpipe-tcp"),
             "transport": f"TCP by {PROGRAM}, a connection for each burst; best of {TRIALS} trials",
             "sockbuf": self.request.get("sockbuf") or "automatic",
             **interface_facts(self.request["interface"]),

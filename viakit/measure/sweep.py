@@ -33,7 +33,7 @@ from viakit.measure import ladder, sockbuf, stats
 from viakit.measure import pair as pairs
 from viakit.measure.endpoints import MeasureError
 from viakit.measure.environment import of_machines
-from viakit.measure.foreign import best_of_trials
+from viakit.measure.foreign import NETPIPE_PEERS, best_of_trials
 from viakit.measure.plan import (
     FLOOR_NBYTES,
     ONE_WAY,
@@ -298,9 +298,9 @@ class _Run:
         """Measure in rounds until every size is finished or the time is over."""
         sizes = {one: (FLOOR_NBYTES,) if one.is_floor else self.config.sizes for one in self.series}
         self.points = [_Point(one, nbytes) for one, its in sizes.items() for nbytes in its]
-        if any(one.name == "netpipe:tcp" for one in self.series):
-            for point in self.points:
-                point.bests = [] if point.series.name in ("tcp", "tcp:fresh") else None
+        compared = {peer for one in self.series for peer in NETPIPE_PEERS.get(one.name, ())}
+        for point in self.points:
+            point.bests = [] if point.series.name in compared else None
         self.turns.clock.restart()
         longest = LONGEST_BURST_S if self.in_turns else STREAM_BURST_S
         share = self.config.seconds / max(len(self.points), 1) / MIN_ROUNDS
@@ -342,7 +342,8 @@ class _Run:
             return
         point.take(samples, number)
         if self.config.machine is None:
-            self._adapt(point, number, wall_s)
+            # The start of a foreign program is not the time of its messages.
+            self._adapt(point, number, 0.0 if point.series.protocol.runs_mpi else wall_s)
         if self.on_point is not None and not point.series.is_floor:
             described = describe(point.series, self.config, self.infos[point.series])
             self.on_point(described, point.as_dict(self.config.mode))

@@ -395,24 +395,40 @@ def _as_netpipe(point: Mapping[str, Any]) -> float:
 
 
 def agreement(document: Document) -> list[str]:
-    """Return a verdict on NetPIPE's own program beside viakit's loop over TCP: the sizes at which their times agree."""
+    """Return verdicts on NetPIPE's own programs beside viakit's loop: the sizes at which their times agree."""
+    from viakit.measure.foreign import NETPIPE_PEERS  # it imports NumPy
+
     texts = []
     for group in groups(document):
         sides = {one["protocol"]: one for one in group}
-        # NPtcp makes a connection for each burst, and so does tcp:fresh.
-        name = "tcp:fresh" if "tcp:fresh" in sides else "tcp"
-        mine, peer = sides.get(name), sides.get("netpipe:tcp")
-        if mine is None or peer is None:
-            continue
-        pairs = [(point, other) for point in mine["points"] if (other := point_at(peer, point["nbytes"]))]
-        ratios = {a["nbytes"]: b["one_way_s"]["median"] / _as_netpipe(a) for a, b in pairs}
-        far = {n: ratio for n, ratio in ratios.items() if not 1 / AGREES <= ratio <= AGREES}
-        limit = f"{100 * (AGREES - 1):.0f} %"
-        near = f"{len(ratios) - len(far)} of {counted(len(ratios), 'size')}"
-        text = f"netpipe:tcp and {name} agree within {limit} at {near}."
-        outside = ", ".join(f"{format_size(n)} ({format_ratio(ratio)})" for n, ratio in far.items())
-        texts.append(text + f" Not at: {outside}, with the ratio of NetPIPE's time." * bool(far))
-    return texts
+        for program, names in NETPIPE_PEERS.items():
+            mine = next((sides[name] for name in names if name in sides), None)
+            if mine is not None and program in sides:
+                texts.append(_verdict(mine, sides[program]))
+    return texts or _without_verdict(document, NETPIPE_PEERS)
+
+
+def _without_verdict(document: Document, peers: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the remedy for a sweep that has NetPIPE and viakit's loop, but only viakit's touches its buffers."""
+    buffers = {one["protocol"]: one.get("buffers") for one in document["series"]}
+    return [
+        f"{program} and {name} cannot be compared: only {name} touches its buffers. Add --buffers same."
+        for program, names in peers.items()
+        for name in names
+        if program in buffers and buffers.get(name) == "touched"
+    ]
+
+
+def _verdict(mine: Mapping[str, Any], peer: Mapping[str, Any]) -> str:
+    """Return the verdict on a series of viakit's loop and one of NetPIPE's program, at the sizes that both have."""
+    pairs = [(point, other) for point in mine["points"] if (other := point_at(peer, point["nbytes"]))]
+    ratios = {a["nbytes"]: b["one_way_s"]["median"] / _as_netpipe(a) for a, b in pairs}
+    far = {n: ratio for n, ratio in ratios.items() if not 1 / AGREES <= ratio <= AGREES}
+    limit = f"{100 * (AGREES - 1):.0f} %"
+    near = f"{len(ratios) - len(far)} of {counted(len(ratios), 'size')}"
+    text = f"{peer['protocol']} and {mine['protocol']} agree within {limit} at {near}."
+    outside = ", ".join(f"{format_size(n)} ({format_ratio(ratio)})" for n, ratio in far.items())
+    return text + f" Not at: {outside}, with the ratio of NetPIPE's time." * bool(far)
 
 
 def show(document: Document, console: Console, against: str | None = None) -> None:
