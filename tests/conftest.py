@@ -183,6 +183,13 @@ def lab_text(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 # ---------------------------------------------------------------- skips
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """If the time may be over before the last test, run the files with slow tests last."""
+    if config.getoption("--until") is not None:
+        slow = {item.path for item in items if item.get_closest_marker("slow")}
+        items.sort(key=lambda item: item.path in slow)
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     until = item.config.getoption("--until")
     if until is not None and time.time() > until:
