@@ -90,6 +90,9 @@ struct msg_channel {
     int (*put_short)(struct msg_peer *peer, const void *data, size_t len, uint64_t address, uint32_t handle,
                      int notify);
     int (*can_get)(struct msg_peer *peer);
+    /* Returns 1 if reads and writes are copies by the processor of the rank that starts them, so that both ranks of a
+     * message copy faster than one. NULL: no. */
+    int (*can_share)(struct msg_peer *peer);
     /* Packets and RDMA to the rank that are not complete. At 0 every write is in its memory. NULL if put_short is. */
     unsigned (*outstanding)(const struct msg_peer *peer);
 

@@ -13,6 +13,9 @@
  *                             FIN -------------->
  *   synchronous: <-- ACK                                                               RTS may carry the first bytes
  *
+ *   shared: RTS -->  <-- CTS+address, SHARE+address -->, then the sender writes one part while the receiver reads the
+ *           other, and each reports its part with a FIN
+ *
  * Invariants. Packets of one pair of ranks arrive in order. Matching is decided when the first packet of a message
  * (EAGER, SYNC, RTS) arrives, so messages cannot overtake one another. The engine hands a packet to a channel only
  * after the channel has accepted all earlier packets for that rank (struct msg_peer: queue). All of this is accessed
@@ -21,7 +24,8 @@
  * Unexpected packets. Channels deliver each packet once. The engine checks its fields against its own state:
  *
  *   EAGER, SYNC, RTS   no receive is posted                          kept (match.c), counted; too much: XOFF
- *   CTS, ACK, FIN      request has ended, or is of another kind      dropped: the id finds nothing
+ *   CTS, ACK, FIN,     request has ended, or is of another kind      dropped: the id finds nothing
+ *   SHARE
  *   DATA               beyond the requested range                    dropped
  *   ACTIVE             the world has no handler                      dropped
  *   NEWS               of this rank, or of one that is connected     dropped
@@ -97,6 +101,14 @@ enum {
 /* How the data of a receive arrives. Packets that do not fit this are dropped. */
 enum msg_filled_by { MSG_BY_STREAM = 0, MSG_BY_SEGMENTS, MSG_BY_WRITES, MSG_BY_READS };
 
+/* Whether the peer moves a part of the message, too (rendezvous.c). */
+enum msg_sharing {
+    MSG_ALONE = 0,
+    MSG_MAY_SHARE, /* a receive: a call waits for it, and does not return before it is complete */
+    MSG_SHARING,   /* the peer has not reported its part */
+    MSG_SHARED     /* the peer's part has been moved */
+};
+
 /*
  * One active operation. Waiting calls poll `complete`. Its life:
  *
@@ -122,6 +134,7 @@ struct msg_request {
     uint32_t handle;
     int32_t context, peer, tag;
     uint8_t kind, flags, complete, how; /* how: for a receive that is MOVING, enum msg_filled_by */
+    uint8_t sharing;                    /* enum msg_sharing */
     msg_status status;
 };
 /* Requests are allocated in blocks and never move, so an index identifies one (msg_request_find). */
@@ -439,9 +452,10 @@ void msg_accept_announced(struct msg_peer *peer, const struct msg_packet *p, msg
 /* A send of this rank that the peer has been notified of by a packet of this kind, and that transfers nothing yet. NULL
  * for any other id. */
 msg_request *msg_announced(struct msg_peer *peer, uint64_t id, int kind);
-/* Packets have arrived: CTS, FIN. */
+/* Packets have arrived: CTS, FIN, SHARE. */
 void msg_clear_to_send(struct msg_peer *peer, const struct msg_packet *p);
 void msg_finished(struct msg_peer *peer, const struct msg_packet *p);
+void msg_part_offered(struct msg_peer *peer, const struct msg_packet *p);
 /* The receive that this segment belongs to, or NULL. msg_segment_done: its len bytes are in place. */
 msg_request *msg_segment_of(struct msg_peer *peer, const struct msg_packet *p, size_t len);
 void msg_segment_done(msg_request *r, size_t len);

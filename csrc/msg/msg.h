@@ -357,6 +357,7 @@ extern unsigned msg_fork_epoch;
     X(rput, "rendezvous done by RDMA write")                                                      \
     X(rget, "rendezvous done by RDMA read")                                                       \
     X(r3, "rendezvous done by copied or streamed segments")                                       \
+    X(shared, "rendezvous of which this rank wrote a part, and the receiver read the other")      \
     X(unexpected, "messages that arrived before their receive")                                   \
     X(unexpected_now, "messages in the unexpected queue at present")                              \
     X(unexpected_bytes_now, "bytes of data that they hold at present")                            \

@@ -20,18 +20,20 @@ struct msg_head {
 
 /* The rest of the header, in all packets but EAGER. The kind decides which fields are valid. */
 struct msg_rest {
-    uint64_t len;     /* RTS: length of the message. CTS: bytes wanted of it. */
+    uint64_t len;     /* RTS: length of the message. CTS: bytes wanted of it. SHARE: bytes to read. */
     uint64_t id;      /* of the sender's request */
     uint64_t peer_id; /* of the receiver's request */
-    uint64_t address; /* CTS: RDMA write target. RTS: RDMA read source. DATA: offset in the message. */
+    uint64_t address; /* CTS: RDMA write target. RTS, SHARE: RDMA read source. DATA: offset in the message. */
     uint32_t handle;
-    uint32_t how; /* RTS, CTS: msg_rendezvous. FIN: msg_error. */
+    uint32_t how; /* RTS, CTS: msg_rendezvous, or MSG_RSHARE. FIN: msg_error. */
 };
 
 struct msg_packet {
     struct msg_head head;
     struct msg_rest rest; /* not sent with EAGER */
 };
+/* `how`. In an RTS the receiver chooses whether both ranks move a part, or the sender all. In a CTS both do. */
+#define MSG_RSHARE 3
 _Static_assert(sizeof(struct msg_head) == 8 && sizeof(struct msg_packet) == 48, "packets have no holes");
 
 enum {
@@ -49,10 +51,11 @@ enum {
     MSG_PKT_FENCE = 12,  /* never sent: packets queued behind it wait until no write is in progress (onesided.c) */
     MSG_PKT_NEWS = 14,   /* of a rank to which the receiver may have no connection (news.c) */
     MSG_PKT_ACTIVE = 13, /* an active message: the world's handler gets it on arrival (active.c) */
-    MSG_PKT_REVOKE = 15  /* a communicator is revoked (revoke.c) */
+    MSG_PKT_REVOKE = 15, /* a communicator is revoked (revoke.c) */
+    MSG_PKT_SHARE = 16   /* the receiver is to read the first bytes, while the sender writes the others */
 };
-#define MSG_PKT_MASK 0x0F
-#define MSG_FLAG_READY 0x10 /* sent by a ready send */
+#define MSG_PKT_MASK 0x1F
+#define MSG_FLAG_READY 0x20 /* sent by a ready send */
 
 static inline size_t msg_packet_len(const struct msg_packet *p)
 {

@@ -33,7 +33,8 @@ static void sweep_request(msg_request *r, void *context)
     int from_any = r->kind == MSG_REQ_RECV && r->peer == MSG_ANY_SOURCE;
     if (r->peer != s->peer->rank && !(from_any && s->error == MSG_ERR_PROC_FAILED))
         return;
-    if (!s->peer->gone && (r->flags & MSG_MOVING) && r->registered && (r->started == r->want || goes_on(s->peer, r)))
+    if (!s->peer->gone && (r->flags & MSG_MOVING) && r->registered && r->sharing != MSG_SHARING &&
+        (r->started == r->want || goes_on(s->peer, r)))
         return; /* RDMA in progress: it needs nothing more from the rank, only its completion here is outstanding. */
     if (r->flags & MSG_ON_POSTED)
         msg_unpost(r->world, r);

@@ -44,7 +44,7 @@
 /* `source` is for readers: it cites the paper and section behind each difference. */
 static const msg_policy table[] = {
     {DEFAULTS.name = "via", .channel = "via", .eager_limit = MSG_CALIBRATED, .eager_limit_local = MSG_CALIBRATED,
-     .rendezvous = MSG_CALIBRATED, .credits = MSG_CALIBRATED,
+     .rendezvous = MSG_CALIBRATED, .credits = MSG_CALIBRATED, .share_from = KIB(32),
      .source = "viakit: eager with credits, rendezvous by RDMA write"},
     {DEFAULTS.name = "bip", .channel = "bip", .eager_limit = MSG_CALIBRATED, .eager_limit_local = MSG_CALIBRATED,
      .credits = 32,

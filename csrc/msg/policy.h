@@ -65,6 +65,7 @@ typedef enum {
     X(rendezvous_local, -1, "the same between ranks of one host; -1: as rendezvous")                                   \
     X(request_data, 0, "bytes of its data that the request (RTS) of a longer one carries, if it goes by r3")           \
     X(rdma_from, 0, "rendezvous of fewer bytes go by copied segments (r3), regardless of `rendezvous`")                \
+    X(share_from, -1, "messages of so many bytes between ranks of one host may be copied by both; -1: none")           \
     X(piece, 67108864, "RDMA moves at most so many bytes at a time; at most MaxTransferSize")                          \
     X(credits, 64, "eager buffers that a rank keeps ready for each other rank (via)")                                  \
     X(pool_bytes, 8388608, "bound of all eager buffers of a rank (via); see above")                                    \

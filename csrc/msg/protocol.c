@@ -10,6 +10,7 @@
  *   R3                            when the last DATA is accepted       when `moved` reaches `want`
  *   RPUT                          its RDMA writes are complete         FIN, which follows them on the same VI
  *   RGET                          FIN                                  its RDMA reads are complete
+ *   shared                        its writes are complete, and FIN     its reads are complete, and FIN
  *
  * Fields from another rank are always validated: ids are looked up, lengths and offsets are compared with the request.
  * Packets that match no request are dropped. Their sender broke the protocol, or its request has ended in error.
@@ -351,6 +352,9 @@ static void handle_control(struct msg_peer *peer, const struct msg_packet *p)
         break;
     case MSG_PKT_FIN:
         msg_finished(peer, p);
+        break;
+    case MSG_PKT_SHARE:
+        msg_part_offered(peer, p);
         break;
     case MSG_PKT_ACK:
         if ((r = msg_announced(peer, p->rest.id, MSG_PKT_SYNC)) != NULL)

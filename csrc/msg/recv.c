@@ -38,8 +38,9 @@ static int receive_error(const msg_world *w, int src)
     return msg_peer_error(&w->peers[src]);
 }
 
-/* *out is set on success, and may be complete already. Lock held. */
-static int start_recv(msg_world *w, int context, void *buf, size_t len, int src, int tag, msg_request **out)
+/* `waits`: the caller waits until the receive is complete, so this rank can move a part of a long message. *out is set
+ * on success, and may be complete already. Lock held. */
+static int start_recv(msg_world *w, int context, void *buf, size_t len, int src, int tag, int waits, msg_request **out)
 {
     int code = check_recv(w, context, src, tag);
     if (code)
@@ -49,6 +50,7 @@ static int start_recv(msg_world *w, int context, void *buf, size_t len, int src,
     msg_request *r = msg_request_new(w, MSG_REQ_RECV, context, src, tag, buf, len);
     if (r == NULL)
         return msg_fail(w, MSG_ERR_NO_MEMORY, "no memory for another request");
+    r->sharing = waits ? MSG_MAY_SHARE : MSG_ALONE;
     *out = r;
     if (vk_unlikely(src == MSG_PROC_NULL)) {
         r->status.tag = MSG_ANY_TAG;
@@ -80,7 +82,7 @@ int msg_irecv(msg_world *w, int context, void *buf, size_t len, int src, int tag
     if (!msg_enter(w))
         return MSG_ERR_PROCESS;
     msg_request *r = NULL;
-    int code = start_recv(w, context, buf, len, src, tag, &r);
+    int code = start_recv(w, context, buf, len, src, tag, 0, &r);
     if (code == MSG_SUCCESS)
         *out = r;
     msg_unlock(w);
@@ -189,7 +191,7 @@ int msg_recv_rest(msg_world *w, int context, void *buf, size_t len, int src, int
     if (!msg_enter(w))
         return MSG_ERR_PROCESS;
     if (r == NULL)
-        code = start_recv(w, context, buf, len, src, tag, &r);
+        code = start_recv(w, context, buf, len, src, tag, 1, &r);
     if (vk_likely(code == MSG_SUCCESS))
         code = finish_recv(w, r, status);
     msg_unlock(w);
@@ -203,7 +205,7 @@ int msg_recv_soon(msg_world *w, int context, void *buf, size_t len, int src, int
     *request = NULL;
     if (!msg_try_enter(w))
         return MSG_PENDING;
-    int code = start_recv(w, context, buf, len, src, tag, &r);
+    int code = start_recv(w, context, buf, len, src, tag, 1, &r);
     if (code == MSG_SUCCESS && msg_poll_for(w, r)) {
         code = r->status.error;
         msg_reap(w, &r, status);

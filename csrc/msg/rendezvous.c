@@ -14,6 +14,18 @@
  * Transfer. The sender announces the message (RTS). The receiver chooses the transfer: as the sender proposed if both
  * support it, else by DATA packets, which every channel supports. Here as in protocol.c, fields from another rank are
  * validated before use.
+ *
+ * Shared transfer. Ranks of one host copy a long message together, each on its own core, if both wait for it:
+ *
+ *     sender, in a send that may be interrupted        receiver, in a receive
+ *     RTS (how: share)             ----------------->
+ *                                  <-----------------  CTS (how: share; where to write)
+ *     SHARE (where to read)        ----------------->
+ *     writes [part, want)                              reads [0, part)
+ *     FIN                          <---------------->  FIN
+ *
+ * The buffer is offered for reading only after the CTS, from which on the send cannot be withdrawn. A receiver that does
+ * not wait in a call might read late, so it does not request a share. Each rank ends when both parts have been moved.
  */
 #include "msg/calibration.h"
 #include "msg/channel.h"
@@ -74,6 +86,14 @@ static void send_first_bytes(msg_request *r, const struct msg_peer *peer)
     r->out.len = r->started;
 }
 
+/* Whether both ranks may copy a message of this length. With fewer cores than ranks they would only take turns. */
+static int may_share(struct msg_peer *peer, size_t len)
+{
+    const msg_world *w = peer->world;
+    return w->policy.share_from >= 0 && len >= (size_t)w->policy.share_from && !w->crowded &&
+           peer->channel->can_share && peer->channel->can_share(peer);
+}
+
 /* Makes the announcement of a message in its msg_out, and proposes a transfer. */
 void msg_announce(msg_request *r, struct msg_peer *peer)
 {
@@ -86,13 +106,14 @@ void msg_announce(msg_request *r, struct msg_peer *peer)
         out->packet.rest.how = (uint32_t)peer->rendezvous;
     if (out->packet.rest.how == MSG_RGET) {
         /* Memory that is offered for reading stays bound until the FIN. A sender that may need its buffer back
-         * earlier (send.c) proposes RPUT instead. So does a sender whose buffer cannot be registered. */
+         * earlier (send.c) proposes to share the copy, or RPUT. A sender whose buffer cannot be registered proposes
+         * RPUT. */
         if (!w->may_withdraw && peer->channel->get && peer->channel->can_get(peer) &&
             peer->channel->hold(peer, r, r->len, 2) == 0) {
             out->packet.rest.address = r->address;
             out->packet.rest.handle = r->handle;
         } else
-            out->packet.rest.how = MSG_RPUT;
+            out->packet.rest.how = w->may_withdraw && may_share(peer, r->len) ? MSG_RSHARE : MSG_RPUT;
     }
     if (out->packet.rest.how == MSG_R3)
         send_first_bytes(r, peer);
@@ -128,10 +149,11 @@ static int move_pieces(msg_request *r)
     return 1;
 }
 
-/* Starts all pieces if there are descriptors for them. msg_move starts the others on later calls of the engine. */
-static void begin_moving(msg_request *r)
+/* Starts all pieces from byte `first` on if there are descriptors for them. msg_move starts the others on later calls
+ * of the engine. */
+static void begin_moving(msg_request *r, size_t first)
 {
-    r->started = r->moved = 0;
+    r->started = r->moved = first;
     if (!move_pieces(r)) {
         r->moving = r->world->moving;
         r->world->moving = r;
@@ -179,15 +201,17 @@ void msg_moved(msg_request *r, size_t len, int error)
     r->moved += len;
     if (r->moved < r->want)
         return;
-    msg_release_buffer(r);
+    int ends = r->sharing != MSG_SHARING; /* else with the peer's FIN (part_moved) */
+    if (ends)
+        msg_release_buffer(r);
     /* RGET: all data is read, so the FIN releases the sender's buffer. Sending it may reveal that the sender is
      * dead, which ends r in error. r is completed only if it still has this id. */
     if (r->kind == MSG_REQ_RECV) {
         uint64_t id = r->id;
         msg_push_ids(peer, MSG_PKT_FIN, r->remote_id, 0);
-        if (msg_request_find(peer->world, id) == r)
+        if (ends && msg_request_find(peer->world, id) == r)
             msg_put_arrived(r);
-    } else
+    } else if (ends)
         msg_complete(r, MSG_SUCCESS);
 }
 
@@ -231,12 +255,15 @@ void msg_accept_announced(struct msg_peer *peer, const struct msg_packet *p, msg
         r->handle = p->rest.handle;
         r->how = MSG_BY_READS;
         MSG_COUNT(peer->world, rget, 1);
-        begin_moving(r);
+        begin_moving(r, 0);
         return;
     }
+    int shares = r->sharing == MSG_MAY_SHARE && p->rest.how == MSG_RSHARE && may_share(peer, r->want);
+    r->sharing = MSG_ALONE;
     if (r->want && p->rest.how != MSG_R3 && peer->channel->put && peer->channel->hold(peer, r, r->want, 1) == 0) {
         r->how = MSG_BY_WRITES;
-        cts.rest.how = MSG_RPUT;
+        cts.rest.how = shares ? MSG_RSHARE : MSG_RPUT;
+        r->sharing = shares ? MSG_MAY_SHARE : MSG_ALONE;
         cts.rest.address = r->address;
         cts.rest.handle = r->handle;
     }
@@ -258,6 +285,73 @@ msg_request *msg_announced(struct msg_peer *peer, uint64_t id, int kind)
                : NULL;
 }
 
+/* Returns the receive that the rank may fill by segments or by writes. NULL: none. */
+static msg_request *receive_of(struct msg_peer *peer, uint64_t id)
+{
+    msg_request *r = msg_request_find(peer->world, id);
+    return r && r->kind == MSG_REQ_RECV && r->peer == peer->rank &&
+                   (r->how == MSG_BY_SEGMENTS || r->how == MSG_BY_WRITES)
+               ? r
+               : NULL;
+}
+
+/* Bytes of a shared message that the receiver reads: half of it, in whole pages. */
+static size_t part_to_read(size_t len)
+{
+    return len / 2 & ~(size_t)4095;
+}
+
+/* The receiver shares the copy. Offers the first part of the buffer for reading, and writes the other part. The buffer is
+ * registered, and r has its address and handle. The request may have ended on return. */
+static void share(msg_request *r, const struct msg_packet *cts)
+{
+    struct msg_peer *peer = &r->world->peers[r->peer];
+    size_t part = part_to_read(r->want);
+    uint64_t id = r->id;
+    struct msg_packet offer = {
+        .head.kind = MSG_PKT_SHARE,
+        .rest = {.len = part, .id = id, .peer_id = r->remote_id, .address = r->address, .handle = r->handle},
+    };
+    r->address = cts->rest.address;
+    r->handle = cts->rest.handle;
+    if (part) {
+        MSG_COUNT(r->world, shared, 1);
+        r->sharing = MSG_SHARING;
+        msg_push_control(peer, &offer);
+        if (msg_request_find(peer->world, id) != r) /* the receiver is dead */
+            return;
+    } else
+        MSG_COUNT(r->world, rput, 1);
+    begin_moving(r, part);
+}
+
+/* SHARE: the sender waits until this rank has read a part. Only a receive that has requested this accepts it. */
+void msg_part_offered(struct msg_peer *peer, const struct msg_packet *p)
+{
+    msg_request *r = receive_of(peer, p->rest.peer_id);
+    if (r == NULL || r->sharing != MSG_MAY_SHARE || p->rest.len == 0 || p->rest.len > r->want)
+        return;
+    r->sharing = MSG_SHARING;
+    r->want = p->rest.len;
+    r->address = p->rest.address;
+    r->handle = p->rest.handle;
+    begin_moving(r, 0);
+}
+
+/* The peer has moved its part of a shared message. */
+static void part_moved(msg_request *r)
+{
+    r->sharing = MSG_SHARED;
+    if (r->moved < r->want)
+        return;
+    if (r->kind == MSG_REQ_RECV) {
+        msg_put_arrived(r);
+        return;
+    }
+    msg_release_buffer(r);
+    msg_complete(r, MSG_SUCCESS);
+}
+
 /* Handles a CTS: starts the transfer that it requests. */
 void msg_clear_to_send(struct msg_peer *peer, const struct msg_packet *p)
 {
@@ -272,12 +366,16 @@ void msg_clear_to_send(struct msg_peer *peer, const struct msg_packet *p)
         msg_complete(r, MSG_SUCCESS);
         return;
     }
-    if (p->rest.how == MSG_RPUT && peer->channel->put && peer->channel->hold(peer, r, r->want, 0) == 0) {
-        r->remote_id = p->rest.peer_id;
+    r->remote_id = p->rest.peer_id;
+    if (p->rest.how == MSG_RSHARE && may_share(peer, r->want) && peer->channel->hold(peer, r, r->want, 2) == 0) {
+        share(r, p);
+        return;
+    }
+    if (p->rest.how != MSG_R3 && peer->channel->put && peer->channel->hold(peer, r, r->want, 0) == 0) {
         r->address = p->rest.address;
         r->handle = p->rest.handle;
         MSG_COUNT(w, rput, 1);
-        begin_moving(r);
+        begin_moving(r, 0);
         return;
     }
     MSG_COUNT(w, r3, 1);
@@ -290,21 +388,13 @@ void msg_clear_to_send(struct msg_peer *peer, const struct msg_packet *p)
     msg_push(peer, &r->out);
 }
 
-/* Returns the receive that the rank may fill by segments or by writes. NULL: none. */
-static msg_request *receive_of(struct msg_peer *peer, uint64_t id)
-{
-    msg_request *r = msg_request_find(peer->world, id);
-    return r && r->kind == MSG_REQ_RECV && r->peer == peer->rank &&
-                   (r->how == MSG_BY_SEGMENTS || r->how == MSG_BY_WRITES)
-               ? r
-               : NULL;
-}
-
-/* Returns the receive that this segment belongs to. A sender that was offered a write may send segments instead. */
+/* Returns the receive that this segment belongs to. A sender that was offered a write may send segments instead, but not
+ * once it shares the copy. */
 msg_request *msg_segment_of(struct msg_peer *peer, const struct msg_packet *p, size_t len)
 {
     msg_request *r = receive_of(peer, p->rest.peer_id);
-    return r && p->rest.address <= r->want && len <= r->want - p->rest.address ? r : NULL;
+    return r && r->sharing <= MSG_MAY_SHARE && p->rest.address <= r->want && len <= r->want - p->rest.address ? r
+                                                                                                              : NULL;
 }
 
 void msg_segment_done(msg_request *r, size_t len)
@@ -315,15 +405,26 @@ void msg_segment_done(msg_request *r, size_t len)
         msg_put_arrived(r);
 }
 
+/* Returns the send whose first part the rank is reading. */
+static msg_request *shared_send(struct msg_peer *peer, uint64_t id)
+{
+    msg_request *r = msg_request_find(peer->world, id);
+    return r && r->kind == MSG_REQ_SEND && r->peer == peer->rank && r->sharing == MSG_SHARING ? r : NULL;
+}
+
 /* FIN: peer_id names a receive (RPUT: all data is written), id names a send (RGET: all data is read). The request
  * must be in a state in which this FIN is valid. */
 void msg_finished(struct msg_peer *peer, const struct msg_packet *p)
 {
     msg_request *r = p->rest.peer_id ? receive_of(peer, p->rest.peer_id) : msg_announced(peer, p->rest.id, MSG_PKT_RTS);
+    if (r == NULL && p->rest.peer_id == 0)
+        r = shared_send(peer, p->rest.id);
     if (r == NULL)
         return;
-    if (r->kind == MSG_REQ_RECV) {
-        if (r->how == MSG_BY_WRITES && !peer->channel->notifies_receiver)
+    if (r->sharing == MSG_SHARING) {
+        part_moved(r);
+    } else if (r->kind == MSG_REQ_RECV) {
+        if (r->how == MSG_BY_WRITES && r->sharing != MSG_SHARED && !peer->channel->notifies_receiver)
             msg_put_arrived(r);
     } else if (r->registered) { /* it was offered for reading */
         msg_release_buffer(r);

@@ -108,6 +108,7 @@ msg_request *msg_request_new(msg_world *w, int kind, int context, int peer, int 
     r->flags = 0;
     r->complete = 0;
     r->how = MSG_BY_STREAM;
+    r->sharing = MSG_ALONE;
     r->buf = buf;
     r->len = len;
     r->context = context;

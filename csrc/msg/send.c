@@ -254,7 +254,9 @@ static int send_blocking(msg_world *w, int context, const void *buf, size_t len,
     }
     if (code == MSG_ERR_PROCESS)
         return code;
-    while (!r->complete) /* RDMA is reading the caller's memory. That ends soon, with success or failure. */
+    /* RDMA is reading the caller's memory, or a receiver is that waits for the message in a call. That ends soon, with
+     * success or failure. */
+    while (!r->complete)
         if (msg_wait_until(w, msg_is_complete, r, MSG_FOREVER) == MSG_ERR_PROCESS)
             return MSG_ERR_PROCESS;
     msg_reap(w, &r, &status);

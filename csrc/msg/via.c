@@ -485,11 +485,6 @@ static int put_short(struct msg_peer *peer, const void *data, size_t len, uint64
     return post(rank, slot) == 0 ? 1 : -1;
 }
 
-static int can_get(struct msg_peer *peer)
-{
-    return rank_of(peer)->port->can_read;
-}
-
 /* A write completes when it is in the target's memory: the link has stored it there, or the target has
  * acknowledged it. */
 static unsigned outstanding(const struct msg_peer *peer)
@@ -589,7 +584,8 @@ const struct msg_channel msg_channel_via = {
     .put = put,
     .get = get,
     .put_short = put_short,
-    .can_get = can_get,
+    .can_get = vc_can_get,
+    .can_share = vc_can_share,
     .outstanding = outstanding,
     .nic = any_nic,
     .nic_counters = nic_counters,

@@ -47,6 +47,8 @@ void vc_close(msg_world *w);
 int vc_meet(struct msg_peer *peer);
 void vc_part(struct msg_peer *peer);
 int vc_is_meeting(const struct msg_peer *peer);
+int vc_can_get(struct msg_peer *peer);
+int vc_can_share(struct msg_peer *peer);
 /* For peers_meetings. */
 void vc_met(void *world, int rank, int code);
 

@@ -252,6 +252,23 @@ int vc_open(msg_world *w, const msg_options *o)
     return code;
 }
 
+/* ---------------------------------------------------------------- what a connection is able to do */
+
+int vc_can_get(struct msg_peer *peer)
+{
+    const struct peers_pair *pair = peer->at;
+    return pair->port->can_read;
+}
+
+/* On shm the processor of the caller copies. On other links the NIC or the kernel moves the data of both. */
+int vc_can_share(struct msg_peer *peer)
+{
+    const struct peers_pair *pair = peer->at;
+    return pair->port->index == 0 && pair->port->can_read && pair->port->lossless && !vk_time_is_virtual();
+}
+
+/* ---------------------------------------------------------------- closing */
+
 /* Waits for acknowledgements, because closing the connection would lose unacknowledged sends, such as the BYE. */
 static void drain(msg_world *w)
 {

@@ -18,6 +18,9 @@
 /* Requests of long messages carry their first bytes. */
 #define FIRST_BYTES "rendezvous=r3,eager_limit=8K,eager_limit_local=8K,request_data=4K"
 
+/* Both ranks copy messages of any length that are not sent eagerly. */
+#define SHARED "share_from=1,rendezvous=rget,rendezvous_local=rget,eager_limit=1K,eager_limit_local=1K"
+
 /* Through a daemon on each host. Ranks on two hosts have datagrams between them. */
 #define DAEMON "route=daemon,spin_us=-1"
 
@@ -28,6 +31,12 @@
     X(sizes, 2, NULL, ON_ALL)                                \
     X(sizes_rget, 2, "rendezvous=rget", ON_VIA)              \
     X(sizes_r3, 2, "rendezvous=r3", ON_VIA)                  \
+    X(sizes_shared, 2, SHARED, ON_VIA)                       \
+    X(shared_rooms, 2, SHARED, ON_VIA)                       \
+    X(shared_pieces, 2, SHARED ",piece=4K", ON_VIA)          \
+    X(shared_forged, 2, SHARED, ON_VIA)                      \
+    X(death_shared, 2, SHARED, ON_SHM)                       \
+    X(leave_shared, 2, SHARED, ON_VIA)                       \
     X(sizes_first, 2, FIRST_BYTES, ON_ALL)                   \
     X(first_bytes, 2, FIRST_BYTES, ON_ALL)                   \
     X(first_posted, 2, FIRST_BYTES, ON_ALL)                  \

@@ -292,3 +292,49 @@ def test_a_receive_whose_send_fails_does_not_get_the_next_message(program):
             comm.send(None, 0, 8)
     """))  # fmt: skip
     assert done.returncode == 0, done.stderr
+
+
+def test_long_messages_are_copied_by_both_ranks_unless_one_does_not_wait(program):
+    done = job(2, program(INTERRUPT + """
+    sizes = [32 << 10, (32 << 10) + 1, 100_001, 1 << 20, 4 << 20]
+    both = len(sizes) + 1 if len(os.sched_getaffinity(0)) > 1 else 0  # more ranks than cores: the sender copies
+    shared = lambda: comm.world.counters()["shared"]
+    for nbytes in sizes:
+        data, into = np.random.default_rng(nbytes).integers(0, 256, nbytes, np.uint8), np.zeros(nbytes, np.uint8)
+        for sender in range(2):
+            if rank == sender:
+                comm.Send(data, 1 - sender)
+            else:
+                comm.Recv(into, sender)
+                assert np.array_equal(into, data), nbytes
+    # The buffer of a send that was interrupted is the program's again; its message is still delivered, and shared.
+    ready, sent = np.zeros(1), data.copy()
+    if rank == 0:
+        interrupt("prog.py")
+        with raises(KeyboardInterrupt):
+            comm.Send(data, 1, 7)
+        data[:] = 0
+        comm.Send(ready, 1, 8)
+        comm.Recv(ready, 1, 8)
+        assert shared() == both
+    else:
+        into[:] = 0
+        comm.Recv(ready, 0, 8)
+        comm.Recv(into, 0, 7)
+        assert np.array_equal(into, sent)
+        comm.Send(ready, 0, 8)
+        assert shared() == max(both - 1, 0)
+    # A rank that computes after Irecv reads nothing: the sender writes all.
+    before = shared()
+    if rank == 0:
+        comm.Recv(ready, 1)
+        comm.Send(sent, 1, 9)
+    else:
+        into[:] = 0
+        request = comm.Irecv(into, 0, 9)
+        comm.Send(ready, 0)
+        request.Wait()
+        assert np.array_equal(into, sent)
+    assert shared() == before
+    """))  # fmt: skip
+    assert done.returncode == 0, done.stderr
