@@ -72,6 +72,20 @@ def test_a_count_and_a_displacement_in_every_form():
             MPI.COMM_SELF.Send(message, 0)
 
 
+def test_memoryviews_in_lists_that_are_refused():
+    data, released = bytearray(range(16)), memoryview(bytearray(8))
+    released.release()
+    assert sent([memoryview(data)[4:8], MPI.BYTE], 4) == data[4:8]
+    assert sent([memoryview(bytes(data)), 2, 3, MPI.BYTE], 2) == data[3:5]
+    for view in (memoryview(data)[::2], released):
+        with pytest.raises((ValueError, BufferError)):
+            MPI.COMM_SELF.Send([view, MPI.BYTE], 0)
+    for view in (memoryview(bytes(data)), memoryview(data)[::2], released):
+        with pytest.raises((ValueError, BufferError)):
+            MPI.COMM_SELF.Recv([view, MPI.BYTE], 0)
+    data.extend(b"x")  # no view is left, so the memory may be resized
+
+
 def test_counts_and_displacements_in_collectives():
     data, result = np.arange(12, dtype="i4"), np.zeros(12, "i4")
     MPI.COMM_SELF.Allreduce([data, (4, 3), "i4"], [result, 4, 8, "MPI_INT"])

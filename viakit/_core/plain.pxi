@@ -10,6 +10,7 @@ from cpython.tuple cimport PyTuple_Check, PyTuple_CheckExact
 from cpython.unicode cimport PyUnicode_CheckExact
 
 cdef extern from "Python.h":
+    bint PyMemoryView_Check(object)
     Py_ssize_t PySequence_Fast_GET_SIZE(object)
     PyObject *PySequence_Fast_GET_ITEM(object, Py_ssize_t)
 
@@ -136,7 +137,11 @@ cdef bint _is_plain_list(object spec, Py_buffer *view, int flags, Py_ssize_t blo
             return 0
         if n > 1 and not _read_middle(spec, n, &count, &first):
             return 0
-    if not _is_array(what, view, flags):
+    if _is_array(what, view, flags):
+        pass
+    elif kind is not None and PyMemoryView_Check(what):     # before the tests of other classes, which take longer
+        PyObject_GetBuffer(what, view, PyBUF_ANY_CONTIGUOUS | flags)
+    else:
         if what is None or isinstance(what, NoMemory) or not PyObject_CheckBuffer(what):
             return 0
         if isinstance(what, _array) and what.dtype.hasobject:
