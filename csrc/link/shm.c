@@ -4,7 +4,7 @@
  *
  * A message takes one of three ways, from cheap to expensive. via/data/tx.c chooses by the message's length and place:
  *
- *   ring        copied into cells by the sender and out of them by the receiver; below 1 KiB always
+ *   ring        copied into cells by the sender and out of them by the receiver; below 4 KiB always
  *   mapped      one copy by one side, straight between the programs' memory, where it is in an arena both have mapped
  *   CMA         the same by process_vm_readv/writev ("cross-memory attach"), for any memory, where the kernel allows it
  *

@@ -50,7 +50,7 @@
 #define SHM_CELLS 1024 /* per ring: 64 KiB, so that both directions stay in the second-level cache */
 #define SHM_MASK (SHM_CELLS - 1)
 #define SHM_MAX_PAYLOAD 8192
-#define SHM_SHORT_BELOW 1024            /* longer messages may go by reference (via/data/tx.c) */
+#define SHM_SHORT_BELOW 4096            /* longer messages may go by reference (via/data/tx.c) */
 #define SHM_MAGIC 0x56696153686d3032ull /* in greetings; its last digits are the version of the layout */
 
 #define SHM_CONTROL 8 /* bytes of the control word, before the frame */

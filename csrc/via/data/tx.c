@@ -43,7 +43,7 @@
 #include "via/vi.h"
 #include "via/work.h"
 
-#define REFERENCE_MAPPED 1024 /* from this many bytes on, fetching beats two copies through the ring ... */
+#define REFERENCE_MAPPED 4096 /* from this many bytes on, fetching beats two copies through the ring ... */
 #define REFERENCE_CMA 16384   /* ... and from this many if each fetch is a system call */
 /* The pieces of one batch. build_batch() begins no frame that might not find space, so at least the first has
  * VIA_MAX_SEGMENTS. */
