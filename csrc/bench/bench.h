@@ -338,7 +338,8 @@ static inline uint64_t bench_ticks(void)
  *      null      does nothing
  *      floor     a cache line each way in memory that two processes share, at least 4096 bytes. Messages of 8 bytes,
  *                ping-pong only
- *      socket    a connected byte stream: TCP or a Unix socket
+ *      socket    a connected byte stream: TCP or a Unix socket. With device sim:NAME it connects a stream on machine
+ *                NAME (base/streams.h), which carries the messages
  *      udp       a connected datagram socket
  *      frames    bare Ethernet frames on an interface, without any protocol: the cost of raw sockets, and the lower
  *                bound for VIA. Messages of up to 8 MiB; a lost frame is an error
@@ -353,6 +354,7 @@ typedef struct {
     bool polled;
     bool rdma_write;    /* verbs: messages are RDMA writes, not sends */
     const char *device; /* an interface, an RDMA device, or the name of a socket's protocol; or NULL */
+    int64_t buffer;     /* socket buffers of a stream on a machine; 0: the system's own */
 } bench_options;
 
 bench_ep *bench_open(const char *name, const bench_options *options, char *error);

@@ -209,6 +209,9 @@ VIPL_EXPORT VIP_RETURN viakit_virtual_compute(double seconds);
  * provider have a copy of them; programs have no use for it. */
 VIPL_EXPORT const void *viakit_virtual_table(void);
 
+/* Returns the functions of the streams of described machines, for viakit's own extension as well. */
+VIPL_EXPORT const void *viakit_stream_table(void);
+
 /* Return the library's time in ns, and whether it is virtual. */
 VIPL_EXPORT VIP_UINT64 viakit_time_ns(void);
 VIPL_EXPORT int viakit_time_is_virtual(void);

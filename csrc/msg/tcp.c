@@ -16,6 +16,8 @@
  * into the receiver's. There are no credits: the socket buffers are the window, and XOFF (protocol.c) bounds the data
  * that they admit.
  *
+ * On a described machine the packets go by streams of it (base/streams.h), and the sockets only connect them.
+ *
  * A connection ends when it is read to its end, never because a write failed: data that the peer sent before it exited
  * may still be in the socket. From then on fd is -1, and the rank is gone.
  */
@@ -26,6 +28,8 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
+
+#include "base/streams.h"
 
 #define FRONT_SHORT (8 + sizeof(struct msg_head))
 #define FRONT_LONG (8 + sizeof(struct msg_packet))
@@ -48,6 +52,8 @@ static void close_connection(struct tc_rank *rank, const char *why)
     if (rank->fd < 0)
         return;
     epoll_ctl(t->epoll, EPOLL_CTL_DEL, rank->fd, NULL);
+    vk_streams()->close(rank->stream);
+    rank->stream = NULL;
     close(rank->fd);
     rank->fd = -1;
     t->n_open--;
@@ -61,10 +67,34 @@ static void close_connection(struct tc_rank *rank, const char *why)
 static void watch_out(struct tc_rank *rank, int on)
 {
     struct epoll_event e = {.events = on ? EPOLLIN | EPOLLOUT : EPOLLIN, .data.ptr = rank};
-    if (rank->wants_out == on)
+    /* The socket of a stream becomes readable when there is room. */
+    if (rank->wants_out == on || rank->stream)
         return;
     rank->wants_out = on;
     epoll_ctl(tcp_of(rank->peer->world)->epoll, EPOLL_CTL_MOD, rank->fd, &e);
+}
+
+/* The result of a call on a stream as a socket's call returns it. */
+static ssize_t as_call(ssize_t n)
+{
+    errno = n < 0 ? (int)-n : errno;
+    return n < 0 ? -1 : n;
+}
+
+static ssize_t send_some(struct tc_rank *rank, struct iovec *v, int n)
+{
+    struct msghdr m = {.msg_iov = v, .msg_iovlen = (size_t)n};
+    if (vk_unlikely(rank->stream != NULL))
+        return as_call(vk_streams()->send(rank->stream, v, n));
+    return sendmsg(rank->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+static ssize_t recv_some(struct tc_rank *rank, struct iovec *v, int n)
+{
+    struct msghdr m = {.msg_iov = v, .msg_iovlen = (size_t)n};
+    if (vk_unlikely(rank->stream != NULL))
+        return as_call(vk_streams()->recv(rank->stream, v, n));
+    return recvmsg(rank->fd, &m, MSG_DONTWAIT);
 }
 
 /* ---------------------------------------------------------------- sending */
@@ -92,8 +122,7 @@ static int push(struct msg_peer *peer, struct msg_out *out)
         if (out->len > data_sent)
             v[n++] = (struct iovec){(char *)(uintptr_t)out->data + data_sent,
                                     out->len - data_sent < AT_ONCE ? out->len - data_sent : AT_ONCE};
-        struct msghdr m = {.msg_iov = v, .msg_iovlen = (size_t)n};
-        ssize_t sent = sendmsg(rank->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
+        ssize_t sent = send_some(rank, v, n);
         if (sent < 0 && errno == EINTR)
             continue;
         if (sent < 0 && (errno == EAGAIN || errno == ENOBUFS)) {
@@ -205,8 +234,7 @@ static int fill(struct tc_rank *rank)
             v[n++] = (struct iovec){rank->stage, TC_STAGE};
     } else
         v[n++] = (struct iovec){rank->stage + rank->end, TC_STAGE - rank->end};
-    struct msghdr m = {.msg_iov = v, .msg_iovlen = (size_t)n};
-    ssize_t got = recvmsg(rank->fd, &m, MSG_DONTWAIT);
+    ssize_t got = recv_some(rank, v, n);
     if (got < 0)
         return errno == EAGAIN || errno == EINTR ? 0 : -1;
     if (got == 0)
@@ -247,7 +275,7 @@ static int progress(msg_world *w, const uint8_t *enough)
 {
     struct tc_world *t = tcp_of(w);
     int n = 0;
-    if (w->n_ranks - 1 <= TC_POLLED_MOST) {
+    if (w->n_ranks - 1 <= TC_POLLED_MOST || t->streams) {
         for (int i = 0; i < w->n_ranks; i++)
             if (i != w->rank && t->ranks[i].fd >= 0) {
                 n += receive(&t->ranks[i], enough);

@@ -14,10 +14,13 @@
 #define TC_STAGE 8192    /* arriving bytes are read into this buffer; longer data goes straight to its destination */
 #define TC_POLLED_MOST 3 /* up to this many connections are polled one by one, more by epoll */
 
+struct vk_stream;
+
 struct tc_rank {
     struct msg_peer *peer;
     int fd;
-    int wants_out; /* epoll also reports room to send */
+    struct vk_stream *stream; /* on a described machine it carries the packets, and fd connects it; else NULL */
+    int wants_out;            /* epoll also reports room to send */
     /* sending: bytes of the current packet that are on the stream, header included */
     size_t sent;
     /* receiving */
@@ -33,6 +36,7 @@ struct tc_world {
     int epoll;
     int n_open;   /* open connections */
     int leftover; /* a stage may hold whole packets */
+    int streams;  /* on a described machine, whose streams epoll does not see */
     struct tc_rank *ranks;
 };
 

@@ -20,6 +20,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/streams.h"
 #include "msg/tcp_meet.h"
 
 #define USER_TIMEOUT_MS 10000 /* unacknowledged data this old: the other host is gone */
@@ -74,7 +75,7 @@ static int find_address(msg_world *w, const msg_options *o, union tc_address *a,
         if (parse(o->address, a, len) != 0)
             return msg_fail(w, MSG_ERR_ARG, "address '%.60s': a numeric IPv4 or IPv6 address of this host is needed",
                             o->address);
-    } else if (w->n_local == w->n_ranks) {
+    } else if (w->n_local == w->n_ranks || msg_on_machine()) {
         parse("127.0.0.1", a, len);
     } else if (own_address(a, len) != 0)
         return msg_fail(w, MSG_ERR_CHANNEL,
@@ -100,15 +101,21 @@ static void describe(struct tc_rank *rank, const union tc_address *a)
 
 /* ---------------------------------------------------------------- sockets */
 
+/* Returns the length that the policy requests, 0: none. The kernel, or the machine, limits it to its maximum. */
+static int buffer_length(const msg_world *w)
+{
+    int64_t wanted = w->policy.socket_buffer;
+    if (wanted == MSG_BUFFERS_FOLLOW)
+        wanted = w->policy.eager_limit + 24;
+    return wanted < 0 || wanted > 1 << 30 ? 1 << 30 : (int)wanted;
+}
+
 /* Called before the connection is made, because the window scale is fixed then. A listener's sockets inherit the
  * length, and a caller sets it before connect. 0 keeps the kernel's automatic tuning, which an explicit length would
  * turn off. */
 void tc_set_buffers(const msg_world *w, int fd)
 {
-    int64_t wanted = w->policy.socket_buffer;
-    if (wanted == MSG_BUFFERS_FOLLOW)
-        wanted = w->policy.eager_limit + 24;
-    int len = wanted < 0 || wanted > 1 << 30 ? 1 << 30 : (int)wanted; /* the kernel limits it to its maximum */
+    int len = buffer_length(w);
     if (len) {
         setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &len, sizeof len);
         setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &len, sizeof len);
@@ -183,6 +190,21 @@ static int watch_ranks(msg_world *w)
     return 0;
 }
 
+/* On a described machine: opens this rank's end of a stream on each connection. */
+static int open_streams(msg_world *w)
+{
+    struct tc_world *t = w->at;
+    char name[32];
+    snprintf(name, sizeof name, "msg-%.16s", w->job);
+    t->streams = 1;
+    for (int i = 0; i < w->n_ranks; i++) {
+        struct tc_rank *r = &t->ranks[i];
+        if (i != w->rank && vk_streams()->open(name, r->fd, buffer_length(w), &r->stream) != 0)
+            return msg_fail(w, MSG_ERR_CHANNEL, "%s", viakit_last_error());
+    }
+    return 0;
+}
+
 int tc_open(msg_world *w, const msg_options *o)
 {
     struct tc_card *cards = calloc((size_t)w->n_ranks, sizeof *cards), own;
@@ -215,6 +237,8 @@ int tc_open(msg_world *w, const msg_options *o)
     if (w->policy.route == MSG_ROUTE_DAEMON)
         /* Before the descriptors are added to epoll, because they are replaced. */
         code = tc_relay_start(w, o, &own, code);
+    if (code == 0 && msg_on_machine())
+        code = open_streams(w);
     if (code == 0)
         code = watch_ranks(w);
     free(cards);
@@ -229,6 +253,7 @@ void tc_close(msg_world *w)
     if (t == NULL)
         return;
     for (int i = 0; t->ranks && i < w->n_ranks; i++) {
+        vk_streams()->close(t->ranks[i].stream);
         if (t->ranks[i].fd >= 0)
             close(t->ranks[i].fd);
         free(t->ranks[i].stage);

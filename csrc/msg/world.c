@@ -223,6 +223,11 @@ static int choose_policy(msg_world *w, const msg_options *o, char *error)
         snprintf(error, MSG_ERROR_LEN, "there is no channel '%s': via, bip and tcp are", w->policy.channel);
         return MSG_ERR_ARG;
     }
+    if (msg_on_machine() && w->policy.route == MSG_ROUTE_DAEMON) {
+        snprintf(error, MSG_ERROR_LEN, "policy %s sends through daemons, which do not run in virtual time",
+                 w->policy.name);
+        return MSG_ERR_ARG;
+    }
     if (by_bip)
         w->policy.piece = INT64_MAX; /* BIP's pipeline segments messages */
     if (msg_on_machine())

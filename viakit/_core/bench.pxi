@@ -86,7 +86,8 @@ cdef class BenchEndpoint:
     # ---------------------------------------------------------------- creation
 
     @staticmethod
-    def open(str name, bint polled=True, int side=0, int fd=-1, str device="", keep=None, bint rdma_write=False):
+    def open(str name, bint polled=True, int side=0, int fd=-1, str device="", keep=None, bint rdma_write=False,
+             int64_t buffer=0):
         """Create endpoint *name* of csrc/bench/ep_NAME.c.
 
         Parameters
@@ -98,20 +99,19 @@ cdef class BenchEndpoint:
         side
             0 or 1.
         device
-            Interface, RDMA device, or the name of the protocol of a stream socket.
+            Interface, RDMA device, the name of a stream socket's protocol, or ``"sim:NAME"``: a stream on that machine.
         keep
             Object that the endpoint uses. Its descriptor is the default for *fd*.
         rdma_write
             For ``"verbs"``: messages are RDMA writes with immediate data, and not sends.
+        buffer
+            Bytes of a stream's socket buffers; 0: the machine's.
         """
         cdef char error[BENCH_ERROR_LEN]
         cdef bytes text = name.encode(), where = device.encode()
-        cdef bench_options options
-        options.fd = keep.fileno() if keep is not None and fd < 0 else fd
-        options.side = side
-        options.polled = polled
-        options.rdma_write = rdma_write
-        options.device = where
+        fd = keep.fileno() if keep is not None and fd < 0 else fd
+        cdef bench_options options = bench_options(fd=fd, side=side, polled=polled, rdma_write=rdma_write, device=where,
+                                                   buffer=buffer)
         return BenchEndpoint._wrap(bench_open(text, &options, error), error, (keep, where))
 
     def address(self):

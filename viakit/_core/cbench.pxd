@@ -1,7 +1,7 @@
 # cython: language_level=3
 """bench.h and content.h as Cython sees them."""
 
-from libc.stdint cimport uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 
 cdef extern from "bench/bench.h" nogil:
     enum:
@@ -106,6 +106,7 @@ cdef extern from "bench/bench.h" nogil:
         bint polled
         bint rdma_write
         const char *device
+        int64_t buffer
 
     bench_ep *bench_open(const char *name, const bench_options *options, char *error)
     int bench_address(bench_ep *ep, unsigned char *address, size_t room)

@@ -195,8 +195,11 @@ def run(
         environment["PYTHONPATH"] = FOLDER + (os.pathsep + later if later else "")
     n = ranks_for(ranks, options["hosts"])
     check_network(options["network"], options["hosts"])
-    if machine is not None and (options["hosts"] or (options["protocol"] or "via") not in ("via", "bip")):
-        raise Failure("--machine: all ranks run on this host, by protocol via or bip; remove --hosts and --protocol", 2)
+    channel = (options["protocol"] or "via").partition(":")[0]
+    if machine is not None and (options["hosts"] or channel not in ("via", "bip", "tcp")):
+        raise Failure(
+            "--machine: all ranks run on this host, by protocol via, bip or tcp; remove --hosts and --protocol", 2
+        )
     with on_machine(machine) as variable:
         given = Options(n, environment=environment | variable, **options)
         status = launch_of(words, given).run()

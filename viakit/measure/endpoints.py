@@ -316,7 +316,7 @@ _TABLE = {
     )
 }  # fmt: skip
 
-# On a described machine (--machine): VIA and BIP have one link there, so the names that users give stand for it.
+# On a described machine (--machine): VIA, BIP and TCP have one link there, so the names that users give stand for it.
 _MACHINE_TABLE = {
     protocol.name: protocol
     for protocol in (
@@ -324,9 +324,14 @@ _MACHINE_TABLE = {
              "VIA on the machine", max_bytes=64 << 20, **_NIC),
         _row("bip-sim", "sim", "sides_via:BipSide", "orange X", "BIP on a described machine",
              "BIP on the machine", **_NIC),
+        _row("tcp-sim", "sim", "sides:MachineSocketSide", "blue X", "TCP sockets of a described machine",
+             "TCP on the machine", min_bytes=1, **_SIZED),
     )
 }  # fmt: skip
-_ON_MACHINE = {"via": "via-sim", "bip": "bip-sim", "msg-via": "msg-via", "msg-bip": "msg-bip"}
+_ON_MACHINE = {
+    "via": "via-sim", "bip": "bip-sim", "tcp": "tcp-sim", "msg-via": "msg-via", "msg-bip": "msg-bip",
+    "msg-tcp": "msg-tcp",
+}  # fmt: skip
 
 
 def on_machine(name: str) -> str:
@@ -339,9 +344,13 @@ def on_machine(name: str) -> str:
     """
     base, colon, policy = name.partition(":")
     found = _ON_MACHINE.get(base) or _ON_MACHINE.get(base.partition("-")[0])
-    if found is None or (base not in _TABLE and base not in _ON_MACHINE):
+    if found is None or (base not in _TABLE and base not in _ON_MACHINE) or (policy and not _takes_policy(base)):
         raise UnknownProtocol(f"{name} cannot run on a described machine; expected {', '.join(_ON_MACHINE)}")
     return found + colon + policy
+
+
+def _takes_policy(base: str) -> bool:
+    return base in _TABLE and "policy" in _TABLE[base].options
 
 
 def protocols() -> dict[str, Protocol]:
@@ -386,7 +395,7 @@ def known(name: str) -> Protocol | None:
 def _with_policy(name: str) -> Protocol | None:
     """Return the protocol of the message engine that *name* gives, with its policy; None for a name without policy."""
     base, colon, _ = name.partition(":")
-    if not colon or base not in _TABLE or "policy" not in _TABLE[base].options:
+    if not colon or not _takes_policy(base):
         return None
     from viakit.launch.policy import split  # start-up time
 

@@ -133,9 +133,9 @@ class Config:
     timeout_s : float
         Time limit of a burst in seconds.
     machine : str, optional
-        Name or file of a machine (:mod:`viakit.machines`). The sweep runs on it, in virtual time, with its VIA, BIP and
-        messages: "via", "bip", "msg-via", "msg-bip". Each size is measured once, because repetitions are equal to the
-        bit. Buffers are not touched, because the real processor's work takes no virtual time.
+        Name or file of a machine (:mod:`viakit.machines`). The sweep runs on it, in virtual time: "via", "bip", "tcp",
+        "msg-via", "msg-bip", "msg-tcp". Each size is measured once, because repetitions are equal to the bit. Buffers
+        are not touched, because the real processor's work takes no virtual time.
     skip_unavailable : bool
         True: a protocol that cannot run on this machine is skipped and named in the result. False: it is an error.
     """
@@ -249,7 +249,7 @@ def _check(config: Config) -> None:
 
 def _check_machine(config: Config) -> None:
     """Raise :class:`UsageError` for options that have no meaning on a described machine."""
-    options = {"mtu": "wire.mtu", "rate": "wire.rate_mbit_s", "sockbuf": "tcp.sockbuf"}
+    options = {"mtu": "wire.mtu", "rate": "wire.rate_mbit_s"}
     for option, key in options.items():
         if getattr(config, option) is not None:
             raise UsageError(f"--{option} with --machine: the machine's description has it, as {key}")
@@ -259,6 +259,8 @@ def _check_machine(config: Config) -> None:
         if getattr(config, option) is not None:
             name = f"--{option.replace('_', '-')}"
             raise UsageError(f"{name} with --machine: a described machine has a network of its own; remove {name}")
+    if sockbuf.AUTO in several(config.sockbuf):
+        raise UsageError("--sockbuf auto with --machine: larger socket buffers are never slower there; give a size")
     if config.hosts not in ("auto", "local"):
         raise UsageError(f"--hosts {config.hosts} with --machine: all ranks run on this host; remove --hosts")
     if config.level not in (None, "c"):
@@ -347,11 +349,41 @@ def _protocol(name: str, config: Config) -> endpoints.Protocol:
     return endpoints.lookup(name if config.machine is None else endpoints.on_machine(name))
 
 
-def _on_machine(name: str, config: Config) -> Series:
-    """Return the series of a protocol on a described machine."""
+def _on_machine(name: str, config: Config) -> list[Series]:
+    """Return the series of a protocol on a described machine: one for each size of socket buffers."""
     protocol = _protocol(name, config)
     ladder.check_limits(config.sizes, name, protocol.min_bytes, protocol.max_bytes)
-    return Series(protocol.name, protocol, "c", "machine")
+    _check_sockets(protocol, config)
+    buffers = several(config.sockbuf) if protocol.takes_sockbuf else [None]
+    return [Series(protocol.name, protocol, "c", "machine", sockbuf=buffer) for buffer in buffers]
+
+
+def _check_sockets(protocol: endpoints.Protocol, config: Config) -> None:
+    """Raise :class:`UsageError` for a protocol over sockets that the described machine does not have."""
+    if not protocol.takes_sockbuf:
+        return
+    from viakit import machines  # start-up time, as the next one
+    from viakit._core import policy_fields
+
+    machine = machines.load(str(config.machine))
+    if not machine.has("tcp"):
+        raise UsageError(f"{protocol.name}: machine {machine.name} has no section [tcp], so it has no sockets")
+    policies = [one for one in (config.policy, protocol.policy) if one and protocol.base == "msg-tcp"]
+    if any(policy_fields(one)["route"] == 1 for one in policies):
+        raise UsageError(
+            f"{protocol.name} sends through daemons, which do not run in virtual time: measure it without --machine, "
+            "or choose a policy without daemons, such as lam-c2c or pvm-direct"
+        )
+
+
+def _check_buffers(config: Config, series: list[Series]) -> None:
+    """Raise :class:`UsageError` if --sockbuf is given and no series has socket buffers that can be set."""
+    if config.sockbuf is not None and not any(one.protocol.takes_sockbuf for one in series):
+        names = list(dict.fromkeys(one.name for one in series))
+        raise UsageError(
+            f"--sockbuf: {', '.join(names)} {'has' if len(names) == 1 else 'have'} no socket buffers to set; remove "
+            "--sockbuf, or add tcp, udp, unix, zmq or msg-tcp"
+        )
 
 
 def _wire_option(config: Config) -> str | None:
@@ -397,7 +429,9 @@ def plan(config: Config) -> tuple[list[Series], bool]:
     """
     _check(config)
     if config.machine is not None:
-        return [_on_machine(name, config) for name in config.protocols], False
+        on_it = [one for name in config.protocols for one in _on_machine(name, config)]
+        _check_buffers(config, on_it)
+        return on_it, False
     found = {name: endpoints.lookup(name) for name in config.protocols}
     hosts = "ssh" if is_remote(config.hosts) else config.hosts
     if hosts == "auto":
@@ -425,11 +459,7 @@ def plan(config: Config) -> tuple[list[Series], bool]:
             for delay in delays
             for buffer in buffers
         ]
-    if config.sockbuf is not None and not any(one.protocol.takes_sockbuf for one in series):
-        raise UsageError(
-            f"--sockbuf: {', '.join(found)} {'has' if len(found) == 1 else 'have'} no socket buffers to set; remove "
-            "--sockbuf, or add tcp, udp, unix, zmq or msg-tcp"
-        )
+    _check_buffers(config, series)
     if sockbuf.AUTO in several(config.sockbuf) and not any(one.name == "tcp" for one in series):
         raise UsageError(
             "--sockbuf auto finds the best size for tcp, which is not measured here: add tcp, or give several sizes, "

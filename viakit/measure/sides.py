@@ -31,6 +31,7 @@ from viakit.measure.endpoints import MeasureError
 
 __all__ = [
     "FreshSocketSide",
+    "MachineSocketSide",
     "Side",
     "SocketSide",
     "StreamSide",
@@ -267,6 +268,33 @@ class SocketSide(StreamSide):
             facts["congestion"] = name.rstrip(b"\0").decode("ascii", "replace")
             facts |= interface_facts(self.request["interface"])
         return facts
+
+
+class MachineSocketSide(StreamSide):
+    """TCP on a described machine. A socket of this host connects both sides; a stream of the machine has the data."""
+
+    def open(self) -> dict[str, Any]:
+        """B listens."""
+        super().open()
+        return self.listen()
+
+    def connect(self, peer: dict[str, Any], deadline: float) -> None:
+        """A connects, B accepts; then both open their end of the stream."""
+        sock = self.meet(peer, deadline)
+        try:
+            self.endpoint = self.c_endpoint(
+                "socket", device=f"sim:{self.word}", keep=sock, buffer=self.request.get("sockbuf") or 0
+            )
+        except RuntimeError as error:
+            raise MeasureError(f"{self.protocol}: {error}", getattr(error, "reason", "error")) from None
+
+    def describe(self) -> dict[str, Any]:
+        """Return the socket buffers."""
+        return {
+            "library": "viakit",
+            "transport": "a simulated machine, TCP",
+            "sockbuf": self.request.get("sockbuf") or "automatic",
+        }
 
 
 class FreshSocketSide(SocketSide):

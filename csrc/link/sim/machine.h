@@ -49,6 +49,8 @@
     X(tcp_sockbuf, "tcp.sockbuf", NUMBER, 65536)            \
     X(tcp_sockbuf_max, "tcp.sockbuf_max", NUMBER, 524288)   \
     X(tcp_delayed_ack, "tcp.delayed_ack_us", TIME, 0)       \
+    X(tcp_grant, "tcp.grant", NUMBER, 1)                    \
+    X(tcp_slab, "tcp.slab", NUMBER, 0)                      \
     X(bip_send, "bip.send_us", TIME, 0)                     \
     X(bip_receive, "bip.receive_us", TIME, 0)               \
     X(bip_packet, "bip.packet_us", TIME, 0)                 \

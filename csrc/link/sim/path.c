@@ -33,7 +33,7 @@ static uint64_t later(uint64_t a, uint64_t b)
 /* Time on a line: the bytes of the frame that the program has, and those that the wire adds (preamble, header, gap). */
 static uint64_t on_line(const struct sim_machine *m, const struct sim_slot *s)
 {
-    return ps((s->payload + m->frame_bytes) * m->wire);
+    return ps((s->payload + s->headers + m->frame_bytes) * m->wire);
 }
 
 static uint64_t on_bus(const struct sim_machine *m, const struct sim_slot *s)
@@ -98,6 +98,58 @@ static int is_virtual(const struct sim_member *m)
     return m->state == SIM_READY || m->state == SIM_RUNNING;
 }
 
+/* Insert into the list of the frames on their way to a host's switch port. */
+static void come(struct sim_world *w, uint32_t i, uint32_t host)
+{
+    struct sim_slot *s = sim_slot_at(w, i);
+    uint32_t *at = &w->hosts[host].first_coming;
+    while (*at != SIM_NONE && is_before(sim_slot_at(w, *at), s))
+        at = &sim_slot_at(w, *at)->next;
+    s->next = *at;
+    *at = i;
+}
+
+/* Append to the port's list of arrived frames. */
+static void append(struct sim_world *w, uint32_t i)
+{
+    struct sim_slot *s = sim_slot_at(w, i);
+    const struct sim_port *p = &w->ports[s->port];
+    uint64_t last = p->first == SIM_NONE ? 0 : sim_slot_at(w, p->last)->ready;
+    s->ready = later(w->now, last);
+    arrive(w, i);
+}
+
+/* All segments that are under way to the end of a stream have arrived. */
+static void land(struct sim_world *w, uint32_t port, uint32_t host)
+{
+    for (uint32_t *at = &w->hosts[host].first_coming; *at != SIM_NONE;) {
+        uint32_t i = *at;
+        struct sim_slot *s = sim_slot_at(w, i);
+        if (s->port == port) {
+            *at = s->next;
+            append(w, i);
+        } else
+            at = &s->next;
+    }
+}
+
+/* A segment of a stream while time is real on one side. It must not overtake those that were sent in virtual time. */
+static void send_behind(struct sim_world *w, uint32_t i, const struct sim_member *receiver)
+{
+    struct sim_slot *s = sim_slot_at(w, i);
+    if (!is_virtual(receiver)) {
+        land(w, s->port, receiver->host);
+        append(w, i);
+        return;
+    }
+    s->head = w->now;
+    for (uint32_t k = w->hosts[receiver->host].first_coming; k != SIM_NONE; k = sim_slot_at(w, k)->next)
+        if (sim_slot_at(w, k)->port == s->port)
+            s->head = later(s->head, sim_slot_at(w, k)->head);
+    s->rank = SIM_MEMBERS; /* after frames with this head */
+    come(w, i, receiver->host);
+}
+
 void sim_path_send(struct sim_view *v, uint32_t i, uint32_t to)
 {
     struct sim_world *w = v->world;
@@ -112,12 +164,16 @@ void sim_path_send(struct sim_view *v, uint32_t i, uint32_t to)
     w->ports[to].n_from[v->index]++;
     /* Real time on one side: a plain mailbox. A rank that is in virtual time sees such a frame at its present clock. */
     if (!is_virtual(from) || !is_virtual(receiver)) {
+        if (w->ports[to].is_stream) {
+            send_behind(w, i, receiver);
+            return;
+        }
         s->ready = is_virtual(receiver) ? w->now : 0;
         arrive(w, i);
         return;
     }
-    struct sim_host *a = &w->hosts[from->host], *b = &w->hosts[receiver->host];
-    if (a == b && !m->local_by_card) {
+    struct sim_host *a = &w->hosts[from->host];
+    if (from->host == receiver->host && !m->local_by_card) {
         s->ready = from->clock + ps(m->flag) + ps(m->copy_start + s->payload * m->copy);
         arrive(w, i);
         return;
@@ -127,20 +183,21 @@ void sim_path_send(struct sim_view *v, uint32_t i, uint32_t to)
     uint64_t begin = later(pass_bus(m, s, from->clock, &a->out_bus), a->out_line);
     a->out_line = begin + line;
     s->head = begin + ps(m->wire_delay + hops(m, from->host, receiver->host) * m->switch_latency + 2 * m->card_start) +
-              (m->stores && m->topology != SIM_NO_SWITCH ? line : 0);
-    uint32_t *at = &b->first_coming;
-    while (*at != SIM_NONE && is_before(sim_slot_at(w, *at), s))
-        at = &sim_slot_at(w, *at)->next;
-    s->next = *at;
-    *at = i;
+              (m->stores && m->topology != SIM_NO_SWITCH ? line : 0) + s->late;
+    come(w, i, receiver->host);
 }
 
 /* Lower bound, for a frame without payload on idle servers. turns.c relies on it: a frame is never earlier. */
-uint64_t sim_path_shortest(const struct sim_machine *m)
+uint64_t sim_path_shortest(const struct sim_world *w)
 {
+    const struct sim_machine *m = &w->machine;
+    double late = m->tcp_coalesce; /* of every segment (stream.c), but of no frame of a NIC */
+    for (uint32_t i = 0; i < SIM_PORTS && late > 0; i++)
+        if (w->ports[i].used && !w->ports[i].is_stream)
+            late = 0;
     double line = m->stores && m->topology != SIM_NO_SWITCH ? m->frame_bytes * m->wire : 0;
     double hop = m->topology == SIM_NO_SWITCH ? 0 : m->switch_latency;
-    return ps(m->card_frame) + ps(m->wire_delay + hop + 2 * m->card_start) + ps(line);
+    return ps(m->card_frame) + ps(m->wire_delay + hop + 2 * m->card_start) + ps(line) + ps(late);
 }
 
 /* The passage through the receiver's two servers. */
@@ -186,16 +243,21 @@ uint64_t sim_path_next(struct sim_world *w, uint32_t member)
     return next;
 }
 
-uint32_t sim_path_take(struct sim_world *w, uint32_t port, uint64_t now)
+uint32_t sim_path_pick(struct sim_world *w, uint32_t port, uint64_t now, int (*wants)(const struct sim_slot *s))
 {
     struct sim_port *p = &w->ports[port];
-    uint32_t i = p->first;
-    if (i == SIM_NONE || sim_slot_at(w, i)->ready > now)
+    uint32_t i = p->first, before = SIM_NONE;
+    for (; i != SIM_NONE; before = i, i = sim_slot_at(w, i)->next)
+        if (sim_slot_at(w, i)->ready > now)
+            return SIM_NONE;
+        else if (wants == NULL || wants(sim_slot_at(w, i)))
+            break;
+    if (i == SIM_NONE)
         return SIM_NONE;
     struct sim_slot *s = sim_slot_at(w, i);
-    p->first = s->next;
-    if (p->first == SIM_NONE)
-        p->last = SIM_NONE;
+    *(before == SIM_NONE ? &p->first : &sim_slot_at(w, before)->next) = s->next;
+    if (p->last == i)
+        p->last = before;
     uint32_t from = s->from_member;
     p->n_from[from]--;
     /* A sender that was refused waits for this slot. Its event is now, but not before its own clock. */
@@ -206,6 +268,33 @@ uint32_t sim_path_take(struct sim_world *w, uint32_t port, uint64_t now)
             sender->wake = later(now, sender->clock); /* there is room again */
     }
     return i;
+}
+
+uint32_t sim_path_take(struct sim_world *w, uint32_t port, uint64_t now)
+{
+    return sim_path_pick(w, port, now, NULL);
+}
+
+void sim_path_restart(struct sim_world *w)
+{
+    for (uint32_t host = 0; host < SIM_MEMBERS; host++)
+        while (w->hosts[host].first_coming != SIM_NONE) {
+            uint32_t i = w->hosts[host].first_coming;
+            struct sim_slot *s = sim_slot_at(w, i);
+            if (w->ports[s->port].is_stream) {
+                land(w, s->port, host);
+                continue;
+            }
+            w->hosts[host].first_coming = s->next;
+            w->ports[s->port].n_from[s->from_member]--;
+            sim_slot_free(w, i);
+        }
+    for (uint32_t port = 0; port < SIM_PORTS; port++)
+        for (uint32_t i = w->ports[port].is_stream ? w->ports[port].first : SIM_NONE; i != SIM_NONE;) {
+            struct sim_slot *s = sim_slot_at(w, i);
+            s->ready = 0;
+            i = s->next;
+        }
 }
 
 static void drop_list(struct sim_world *w, uint32_t *at, uint32_t port)

@@ -51,37 +51,14 @@ static void prefix_of(const struct sim_view *v, char prefix[64])
 
 /* ---------------------------------------------------------------- opening and closing */
 
-/* The first free entry; ports are few, and found once per opening. */
-static uint32_t free_port(const struct sim_world *w)
-{
-    for (uint32_t i = 0; i < SIM_PORTS; i++)
-        if (!w->ports[i].used)
-            return i;
-    return SIM_NONE;
-}
-
 /* Enter the NIC into the world's table. */
 static int take_port(struct link *link, uint16_t number)
 {
-    struct sim_view *v = link->view;
-    struct sim_world *w = v->world;
+    struct sim_world *w = link->view->world;
     sim_lock(w);
-    uint32_t i = link->port = free_port(w);
-    if (i != SIM_NONE) {
-        /* Peers that still have a route to the previous NIC of this entry notice the difference and drop their
-         * frames. */
-        uint32_t generation = w->ports[i].generation + 1;
-        w->ports[i] = (struct sim_port){.used = 1,
-                                        .number = number,
-                                        .member = v->index,
-                                        .next = v->me->first_port,
-                                        .first = SIM_NONE,
-                                        .last = SIM_NONE,
-                                        .generation = generation};
-        v->me->first_port = i;
-    }
+    link->port = sim_port_take(link->view, number, 0);
     sim_unlock(w);
-    return i == SIM_NONE ? -EMFILE : 0;
+    return link->port == SIM_NONE ? -EMFILE : 0;
 }
 
 /* Wake a thread that sleeps on the receiving NIC's socket. With the mutex, so `sleeping` cannot change meanwhile. One
@@ -115,7 +92,7 @@ static void report_closed(struct link *link)
     struct sim_view *v = link->view;
     struct sim_world *w = v->world;
     for (uint32_t i = 0; i < SIM_PORTS; i++) {
-        uint32_t slot = i != link->port && w->ports[i].used ? sim_slot_take(w, 1) : SIM_NONE;
+        uint32_t slot = i != link->port && w->ports[i].used && !w->ports[i].is_stream ? sim_slot_take(w, 1) : SIM_NONE;
         if (slot == SIM_NONE)
             continue;
         struct sim_slot *s = sim_slot_at(w, slot);
@@ -128,25 +105,13 @@ static void report_closed(struct link *link)
     }
 }
 
-/* Remove a port from the table, and from its member's list. */
-static void leave_port(struct sim_world *w, uint32_t port)
-{
-    sim_path_drop(w, port);
-    uint32_t *at = &w->members[w->ports[port].member].first_port;
-    while (*at != port && *at != SIM_NONE)
-        at = &w->ports[*at].next;
-    if (*at == port)
-        *at = w->ports[port].next;
-    w->ports[port].used = 0;
-}
-
 static void sim_close(struct link *link)
 {
     struct sim_view *v = link->view;
     if (v && link->port != SIM_NONE) {
         sim_lock(v->world);
         report_closed(link);
-        leave_port(v->world, link->port);
+        sim_port_leave(v->world, link->port);
         sim_unlock(v->world);
         for (struct link **at = &v->links; *at; at = &(*at)->next)
             if (*at == link) {
@@ -217,24 +182,6 @@ static int sim_open(struct link_client *client, const char *device, const viakit
 
 /* ---------------------------------------------------------------- peers */
 
-/* A process that died left its NICs in the table. */
-static void bury(struct sim_world *w, uint32_t member)
-{
-    while (w->members[member].first_port != SIM_NONE)
-        leave_port(w, w->members[member].first_port);
-    sim_step_out(w, member, SIM_ABSENT);
-}
-
-/* With the mutex. */
-static int is_alive(struct sim_world *w, uint32_t port)
-{
-    const struct sim_member *m = &w->members[w->ports[port].member];
-    if (m->state != SIM_ABSENT && (kill((pid_t)m->pid, 0) == 0 || errno != ESRCH))
-        return 1;
-    bury(w, w->ports[port].member);
-    return 0;
-}
-
 /* Have the kernel report when the peer's process ends. Without pidfds (Linux 5.3) its death remains unnoticed. */
 static void watch_process(struct link *link, struct link_peer *peer)
 {
@@ -269,7 +216,7 @@ static void sim_control(struct link *link)
         peer->pidfd = -1;
         sim_lock(w);
         if (w->ports[peer->port].used && w->ports[peer->port].generation == peer->generation)
-            bury(w, w->ports[peer->port].member);
+            sim_member_bury(w, w->ports[peer->port].member);
         sim_unlock(w);
         link_peer_lost(link->client, peer);
     }
@@ -306,7 +253,7 @@ static int sim_route(struct link *link, const uint8_t address[6], uint16_t numbe
         return error;
     sim_lock(w);
     for (uint32_t i = 0; i < SIM_PORTS && error == -EHOSTUNREACH; i++)
-        if (w->ports[i].used && w->ports[i].number == number && is_alive(w, i)) {
+        if (w->ports[i].used && !w->ports[i].is_stream && w->ports[i].number == number && sim_port_lives(w, i)) {
             *out = peer_at(link, i);
             error = *out ? 0 : -ENOMEM;
         }
@@ -323,7 +270,7 @@ static int list_ports(struct link *link, uint32_t ports[SIM_PORTS])
     int n = 0;
     sim_lock(w);
     for (uint32_t i = 0; i < SIM_PORTS; i++)
-        if (w->ports[i].used && i != link->port && is_alive(w, i))
+        if (w->ports[i].used && !w->ports[i].is_stream && i != link->port && sim_port_lives(w, i))
             ports[n++] = i;
     sim_unlock(w);
     ports[n++] = link->port;

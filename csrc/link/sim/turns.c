@@ -328,7 +328,7 @@ static void charge(enum vk_charge what, uint64_t n)
         cost = m->via_register + (double)((n + 4095) / 4096) * m->via_register_page;
         break;
     case VK_CHARGE_WAKEUP:
-        cost *= m->via_interrupt;
+        cost *= v->links ? m->via_interrupt : 0; /* of streams: tcp.receive_us contains it */
         break;
     case VK_CHARGE_MESSAGE:
         cost *= m->message;
@@ -391,6 +391,8 @@ static int idle(uint64_t until_ns)
     if (++v->idle_times > STUCK && me->until < me->clock + STUCK_PS)
         me->until = me->clock + STUCK_PS; /* the caller does not do what is due: the others must go on */
     uint64_t next = sim_path_next(w, v->index);
+    if (v->idle_times > STUCK && next <= me->clock)
+        next = SIM_NEVER; /* the caller does not take what has arrived: it waits for something else */
     me->wake = next < me->until ? next : me->until;
     if (me->wake < me->clock)
         me->wake = me->clock;
@@ -415,10 +417,11 @@ static int idle(uint64_t until_ns)
 /* The last of n ranks has called begin: all servers of the hosts are free, and all clocks are 0. */
 static void start(struct sim_world *w)
 {
+    sim_path_restart(w);
     for (uint32_t i = 0; i < SIM_MEMBERS; i++)
         w->hosts[i] = (struct sim_host){.first_coming = SIM_NONE};
     w->now = 0;
-    w->ahead = sim_path_shortest(&w->machine);
+    w->ahead = sim_path_shortest(w);
     w->core = (uint32_t)sched_getcpu();
     for (uint32_t i = 0; i < w->n_members; i++) {
         struct sim_member *m = &w->members[i];

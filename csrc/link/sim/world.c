@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -66,10 +67,13 @@ uint32_t sim_slot_take(struct sim_world *w, int rare)
     if (i != SIM_NONE) {
         w->free_slot = sim_slot_at(w, i)->next;
         w->n_free--;
-        return i;
-    }
-    /* Fresh slots are taken last: their pages take no memory before they are written. */
-    return w->n_fresh < w->n_slots ? w->n_fresh++ : SIM_NONE;
+    } else if (w->n_fresh < w->n_slots)
+        i = w->n_fresh++; /* fresh slots are taken last: their pages take no memory before they are written */
+    else
+        return SIM_NONE;
+    sim_slot_at(w, i)->headers = 0;
+    sim_slot_at(w, i)->late = 0;
+    return i;
 }
 
 void sim_slot_free(struct sim_world *w, uint32_t i)
@@ -77,6 +81,59 @@ void sim_slot_free(struct sim_world *w, uint32_t i)
     sim_slot_at(w, i)->next = w->free_slot;
     w->free_slot = i;
     w->n_free++;
+}
+
+/* ---------------------------------------------------------------- ports */
+
+/* Ports are few, and one is taken once per opening. */
+uint32_t sim_port_take(struct sim_view *v, uint16_t number, int is_stream)
+{
+    struct sim_world *w = v->world;
+    uint32_t i = 0;
+    while (i < SIM_PORTS && w->ports[i].used)
+        i++;
+    if (i == SIM_PORTS)
+        return SIM_NONE;
+    /* Peers that still have a route to the previous user of this entry notice the difference and drop their frames. */
+    uint32_t generation = w->ports[i].generation + 1;
+    w->ports[i] = (struct sim_port){.used = 1,
+                                    .number = number,
+                                    .member = v->index,
+                                    .next = v->me->first_port,
+                                    .first = SIM_NONE,
+                                    .last = SIM_NONE,
+                                    .is_stream = (uint32_t)is_stream,
+                                    .generation = generation};
+    v->me->first_port = i;
+    w->ahead = sim_path_shortest(w); /* a NIC's frames may be faster than all before */
+    return i;
+}
+
+void sim_port_leave(struct sim_world *w, uint32_t port)
+{
+    sim_path_drop(w, port);
+    uint32_t *at = &w->members[w->ports[port].member].first_port;
+    while (*at != port && *at != SIM_NONE)
+        at = &w->ports[*at].next;
+    if (*at == port)
+        *at = w->ports[port].next;
+    w->ports[port].used = 0;
+}
+
+void sim_member_bury(struct sim_world *w, uint32_t member)
+{
+    while (w->members[member].first_port != SIM_NONE)
+        sim_port_leave(w, w->members[member].first_port);
+    sim_step_out(w, member, SIM_ABSENT);
+}
+
+int sim_port_lives(struct sim_world *w, uint32_t port)
+{
+    const struct sim_member *m = &w->members[w->ports[port].member];
+    if (m->state != SIM_ABSENT && (kill((pid_t)m->pid, 0) == 0 || errno != ESRCH))
+        return 1;
+    sim_member_bury(w, w->ports[port].member);
+    return 0;
 }
 
 /* ---------------------------------------------------------------- finding the memory */

@@ -5,7 +5,7 @@
  *
  *    world   members[]   a process: its state, its clock, the time of its next event
  *            hosts[]     the parts of a host that frames queue for: bus, line, the switch's port, bus
- *            ports[]     a NIC: the frames that arrive, sorted by their time
+ *            ports[]     a NIC, or the end of a stream: the frames that arrive, sorted by their time
  *            slots       the frames: a free list, and slots that were never used
  *
  * Members are in one of these states:
@@ -37,7 +37,8 @@
 #define SIM_SLOT_BYTES (64u << 20) /* memory of all frames together; pages that no frame has used take none */
 
 enum sim_state { SIM_ABSENT, SIM_OUTSIDE, SIM_GATHERING, SIM_READY, SIM_RUNNING };
-enum sim_kind { SIM_FRAME, SIM_LOST /* the notice that the NIC `from_port` has closed */ };
+/* SIM_LOST: the notice that the NIC or the end of a stream `from_port` has closed. SIM_SEGMENT: of a stream. */
+enum sim_kind { SIM_FRAME, SIM_LOST, SIM_SEGMENT };
 
 /* All times are in picoseconds since the last begin. */
 struct sim_member {
@@ -63,6 +64,7 @@ struct sim_port {
     uint32_t used, number, member, next; /* next: the member's next NIC */
     uint32_t first, last;                /* frames that have left the network, sorted by `ready` */
     uint32_t sleeping;                   /* time is real, and a thread sleeps on the NIC's socket */
+    uint32_t is_stream;                  /* the end of a stream (stream.c), which no NIC can reach */
     uint32_t generation;                 /* changes when the entry is used again */
     uint64_t blocked[SIM_MEMBERS / 64];  /* members that were refused a frame */
     uint16_t n_from[SIM_MEMBERS];        /* frames of each member that were sent here and not read yet */
@@ -75,6 +77,8 @@ struct sim_slot {
     uint32_t from_generation, rank;
     uint32_t len, payload; /* bytes of the frame; of them, the program's */
     uint32_t of_card;      /* an acknowledgement: the cards exchange it, and it passes no bus */
+    uint32_t headers;      /* bytes on the line beside payload and wire.frame_bytes */
+    uint64_t late;         /* delay on the way in addition to the machine's; it occupies nothing */
     uint64_t head;         /* when its first bit reaches the receiver's switch port */
     uint64_t ready;        /* when the last bit is in the receiver's memory */
     uint64_t order;        /* of equal heads: the order of sending */
@@ -107,7 +111,7 @@ struct sim_view {
     struct sim_world *world;
     struct sim_member *me;
     uint32_t index; /* of `me` */
-    uint32_t n_links, depth /* begins without end */, begun /* begin returned -EAGAIN */;
+    uint32_t n_links /* NICs and ends of streams */, depth /* begins without end */, begun /* begin returned -EAGAIN */;
     size_t len;
     int memory_fd, name_fd;
     char name[32];
@@ -143,6 +147,14 @@ static inline struct sim_slot *sim_slot_at(struct sim_world *w, uint32_t i)
 /* Maps the world of that name, or makes it. One process has one view at a time. Returns 0 or -errno, explained. */
 int sim_world_open(const char *name, struct sim_view **out);
 void sim_world_close(struct sim_view *v);
+/* With the mutex. Enters a NIC or the end of a stream into the table, by its number. Returns its index or SIM_NONE. */
+uint32_t sim_port_take(struct sim_view *v, uint16_t number, int is_stream);
+/* With the mutex. Removes a port from the table, with the frames that are under way to it. */
+void sim_port_leave(struct sim_world *w, uint32_t port);
+/* With the mutex. Whether the port's process lives. If it does not, its ports are removed. */
+int sim_port_lives(struct sim_world *w, uint32_t port);
+/* With the mutex: removes all ports of a process that died. */
+void sim_member_bury(struct sim_world *w, uint32_t member);
 void sim_lock(struct sim_world *w);
 void sim_unlock(struct sim_world *w);
 /* Takes a slot, or returns SIM_NONE. `rare`: the last ones may be used, too. */
@@ -168,13 +180,18 @@ void sim_spend(struct sim_view *v, double picoseconds);
 /* Sends the frame in slot i to port `to`: computes when it reaches the switch, and stores it there. */
 void sim_path_send(struct sim_view *v, uint32_t i, uint32_t to);
 /* The shortest time from a frame's sending until it reaches the switch port of another host. */
-uint64_t sim_path_shortest(const struct sim_machine *m);
+uint64_t sim_path_shortest(const struct sim_world *w);
 /* Moves the frames that have reached the host's switch port by `now` on to their NICs. */
 void sim_path_settle(struct sim_world *w, uint32_t host, uint64_t now);
 /* The time of the next arrival at a member's NICs, by all that is under way now. */
 uint64_t sim_path_next(struct sim_world *w, uint32_t member);
 /* Takes the first frame that has arrived at the port by `now`, or returns SIM_NONE. */
 uint32_t sim_path_take(struct sim_world *w, uint32_t port, uint64_t now);
+/* The same for the first frame that `wants` accepts; later ones keep their places. */
+uint32_t sim_path_pick(struct sim_world *w, uint32_t port, uint64_t now, int (*wants)(const struct sim_slot *s));
+/* Virtual time begins anew, and all clocks are 0. Segments of streams that are under way have arrived, because no
+ * stream may lose one. Other frames are dropped; VIA sends them again. */
+void sim_path_restart(struct sim_world *w);
 /* Forgets the frames that are under way to a port that closes. */
 void sim_path_drop(struct sim_world *w, uint32_t port);
 

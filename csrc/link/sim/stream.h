@@ -1,0 +1,9 @@
+/* The table of the streams of simulated machines, for the provider (base/streams.h has the contract). */
+#ifndef VIAKIT_SIM_STREAM_H
+#define VIAKIT_SIM_STREAM_H
+
+#include "base/streams.h"
+
+extern const struct vk_streams sim_streams;
+
+#endif
