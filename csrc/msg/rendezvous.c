@@ -222,8 +222,10 @@ void msg_moved(msg_request *r, size_t len, int error)
 void msg_put_arrived(msg_request *r)
 {
     msg_release_buffer(r);
-    if (r->world->policy.convert)
+    if (r->world->policy.convert) {
         msg_convert(r->buf, r->buf, r->status.len);
+        vk_charge(VK_CHARGE_COPY, r->status.len); /* no copy, but a pass over the data that takes as long */
+    }
     msg_received(r);
 }
 

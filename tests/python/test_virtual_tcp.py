@@ -55,6 +55,7 @@ def test_policies_agree_with_the_predictions():
     policies = [
         "mpich-p4",
         "lam-c2c",
+        "lam-c2c-convert",
         "mpi-pro-tuned",
         "mp_lite",
         "pvm-direct",
