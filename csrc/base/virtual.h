@@ -24,6 +24,13 @@ enum vk_charge {
     VK_CHARGE_TIME,     /* n nanoseconds of computing */
 };
 
+/* Why a rank's wait is over. The timers of NICs were also set in real time, so when one ends a wait is no result. */
+enum vk_idle_end {
+    VK_IDLE_SLICE = 0, /* 50 ms of real time have passed: the caller checks for signals and calls again */
+    VK_IDLE_TIMER,     /* the clock stands at a timer, or at `until` */
+    VK_IDLE_ARRIVAL,   /* the clock stands at an arrival */
+};
+
 struct vk_virtual {
     /* Returns the time in ns. Virtual time begins at the real time of sim_begin. After sim_end, time goes on from where
      * virtual time ended, if that is later than real time. */
@@ -34,9 +41,8 @@ struct vk_virtual {
     int (*is_on)(void);
     void (*charge)(enum vk_charge what, uint64_t n);
     /* Moves the clock to the next arrival, to the next timer of a NIC, or to `until`, whichever is first, and runs
-     * other ranks meanwhile. Returns 1 when the clock stands there. Returns 0 after 50 ms of real time, so that the
-     * caller can check for signals and call again. */
-    int (*idle)(uint64_t until);
+     * other ranks meanwhile. Returns vk_idle_end. */
+    enum vk_idle_end (*idle)(uint64_t until);
     /* Makes the process rank `rank` of n, whose clocks all start at the same moment when all have called this. A
      * further call, by a rank whose time is virtual already, sets all n clocks to the latest. Returns 0 when all have
      * begun, -EAGAIN after 50 ms of real time (call again), or another -errno with an explanation. */

@@ -66,7 +66,7 @@ enum vk_wait_step vk_wait_check(struct vk_wait *w, int event)
 }
 
 /* A thread that has waited for longer than its ladder spins is woken by the kernel, which costs the machine's
- * interrupt. */
+ * interrupt. The timers of a NIC wake no thread: they are the card's. */
 enum vk_wait_step vk_wait_virtual(struct vk_wait *w, int event)
 {
     w->now = vk_now();
@@ -76,10 +76,11 @@ enum vk_wait_step vk_wait_virtual(struct vk_wait *w, int event)
         return VK_WAIT_SPIN;
     if (w->now >= w->deadline)
         return VK_WAIT_TIMEOUT;
-    if (!vk_virtual->idle(w->deadline)) /* real time has passed, and virtual time has not */
+    enum vk_idle_end end = vk_virtual->idle(w->deadline);
+    if (end == VK_IDLE_SLICE) /* virtual time has not passed */
         return w->check_every == VK_NEVER ? VK_WAIT_SLEEP : VK_WAIT_CHECK;
     w->now = vk_now();
-    if (w->now - w->began > w->sleep_after)
+    if ((end == VK_IDLE_ARRIVAL || w->now >= w->deadline) && w->now - w->began > w->sleep_after)
         vk_charge(VK_CHARGE_WAKEUP, 1);
     return VK_WAIT_SPIN;
 }

@@ -156,13 +156,16 @@ static void check_overlap(void)
             FAIL("round trip %d is %.3f ns", k, samples[0][k]);
 }
 
-/* A blocking wait that sleeps also takes the interrupt: once in each direction. */
+/* A blocking wait that sleeps also takes the interrupt: once in each direction. The NICs' timers fall into some of the
+ * waits in these 180 ms, and cost nothing. */
 static void check_blocking(void)
 {
     snprintf(check_context, sizeof check_context, "blocking");
-    measure(plan_of(BENCH_PINGPONG, 8, 20), 0, samples[0]);
-    for (int k = 0; k < 20; k++)
-        CHECK(fabs(samples[0][k] - (10000 + 80 + 20000)) < 1e-6);
+    bench_plan plan = plan_of(BENCH_PINGPONG, 8, 3000);
+    measure(plan, 0, samples[0]);
+    for (uint64_t k = 0; k < plan.count; k++)
+        if (fabs(samples[0][k] - (10000 + 80 + 20000)) > 1e-6)
+            FAIL("round trip %d is %.3f ns", (int)k, samples[0][k]);
 }
 
 /* The line is the slowest stage: frames of 1024 bytes leave it every 8192 ns, so 64 KiB take 64 times as long. The

@@ -365,11 +365,11 @@ static uint64_t to_ps(const struct sim_view *v, uint64_t ns)
  * The caller also polls its NICs then. A poll would take a turn at the time of the others, or handle an arrival before
  * the caller has charged its wake-up. When it happens depends on the load of the real machine. So these polls return
  * nothing. A caller that gives its wait up, and only polls, gets its arrivals after VAIN_POLLS of them. */
-static int idle(uint64_t until_ns)
+static enum vk_idle_end idle(uint64_t until_ns)
 {
     struct sim_view *v = sim_here;
     if (v == NULL || v->depth == 0)
-        return 1;
+        return VK_IDLE_TIMER;
     struct sim_world *w = v->world;
     struct sim_member *me = v->me;
     uint64_t due = next_due(v);
@@ -408,8 +408,11 @@ static int idle(uint64_t until_ns)
     }
     v->vain_polls = here ? 0 : VAIN_POLLS;
     v->idle_times -= !here;
+    enum vk_idle_end end = !here                                     ? VK_IDLE_SLICE
+                           : sim_path_next(w, v->index) <= me->clock ? VK_IDLE_ARRIVAL
+                                                                     : VK_IDLE_TIMER;
     sim_unlock(w);
-    return here;
+    return end;
 }
 
 /* ---------------------------------------------------------------- beginning and ending */
