@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include "base/atomic.h"
 #include "check.h"
 #include "msg/channel.h"
 #include "msg_calls.h"
@@ -98,7 +99,9 @@ static void request_share(msg_world *w, char *buf, size_t len)
     msg_lock(w);
     msg_push_control(peer, &cts);
     msg_unlock(w);
-    WAIT_UNTIL(msg_progress(w) < 0 || *(volatile char *)&buf[len - 1]);
+    /* The last word is written last, by a release store. */
+    const uint64_t *last = (const uint64_t *)(const void *)(buf + len - sizeof *last);
+    WAIT_UNTIL(msg_progress(w) < 0 || vk_load_acquire(last));
     OK(msg_hide(w, &e));
 }
 
