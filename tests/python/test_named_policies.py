@@ -61,11 +61,12 @@ def test_policies_differ_in_colour_and_title():
     assert {name for name in _core.policies() if name in of_channel("via")} >= {"via", "mvich-rput"}
 
 
-def test_a_machine_takes_policies_of_via():
-    config = plan.Config(["msg-via:mvich-rput"], [8], machine="pentium3-650-giganet")
-    assert [one.name for one in plan.plan(config)[0]] == ["msg-via:mvich-rput"]
-    with pytest.raises(endpoints.UnknownProtocol, match="cannot run on a described machine"):
-        plan.plan(plan.Config(["msg-tcp:mpich-p4"], [8], machine="pentium3-650-giganet"))
+def test_a_machine_takes_policies_of_the_channels_that_it_has():
+    giganet, gigabit = "pentium3-650-giganet", "pentium4-1800-ga620"
+    for name, machine in ("msg-via:mvich-rput", giganet), ("msg-tcp:mpich-p4", gigabit):
+        assert [one.name for one in plan.plan(plan.Config([name], [8], machine=machine))[0]] == [name]
+    with pytest.raises(plan.UsageError, match=rf"{giganet} has no section \[tcp\]"):
+        plan.plan(plan.Config(["msg-tcp:mpich-p4"], [8], machine=giganet))
 
 
 def test_one_sweep_has_several_policies(tmp_path):
