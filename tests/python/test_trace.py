@@ -543,7 +543,6 @@ def test_trace_finds_and_installs_the_dissector(tmp_path, monkeypatch):
     assert installed.read_bytes() == path.read_bytes()
 
 
-@pytest.mark.slow
 def test_sweep_captures_both_hosts(tmp_path):
     if shutil.which("unshare") is None:
         pytest.skip("no unshare here")
