@@ -121,6 +121,9 @@ class Machine:
         self._ssh: subprocess.Popen | None = None
         self._monitor: socket.socket | None = None
         self._replies: Any = None
+        # An earlier machine of this name has left these files: its console says that it is ready.
+        for name in (self.console.name, f"{self.name}.log", f"{self.name}.qmp"):
+            (folder / name).unlink(missing_ok=True)
         words = ["setpriv", "--pdeathsig", "KILL", QEMU, *self._arguments(index, boot, accelerator)]
         with (folder / f"{self.name}.qemu").open("wb") as log:
             self.process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
@@ -169,10 +172,10 @@ class Machine:
     def command(self, execute: str, **arguments: Any) -> Any:
         """Call a command of qemu's monitor (QMP) and return its reply."""
         if self._monitor is None:
-            self._monitor = socket.socket(socket.AF_UNIX)
-            self._monitor.settimeout(20)
-            self._monitor.connect(f"{self.folder}/{self.name}.qmp")
-            self._replies = self._monitor.makefile("r")
+            monitor = socket.socket(socket.AF_UNIX)
+            monitor.settimeout(20)
+            monitor.connect(f"{self.folder}/{self.name}.qmp")
+            self._monitor, self._replies = monitor, monitor.makefile("r")
             self._replies.readline()  # the greeting
             self.command("qmp_capabilities")
         self._monitor.sendall(json.dumps({"execute": execute, "arguments": arguments}).encode())
