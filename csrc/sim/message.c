@@ -15,11 +15,20 @@
 
 #define RING 4096 /* acknowledgements remembered; a larger window never closes in practice, and counts as none */
 
+/* The larger of two times. */
 static double most(double a, double b)
 {
     return a > b ? a : b;
 }
 
+/* Works frame by frame, with one time per stage: when the stage has finished the frame before. So the loop needs no
+ * memory for frames, and takes time in proportion to their number. Only the acknowledgements are stored, in a ring.
+ *
+ * `every` is at most `window`, therefore the acknowledgement that frame i waits for belongs to frame i - 1 or an
+ * earlier one, and is known when frame i begins. A message of 0 bytes has one frame.
+ *
+ * Switches, sharing of a host's bus by its two directions, and other messages are left out: the machine is idle, and
+ * the caller has put the time of the switches into delay_ns. sim_replay has all of them. */
 double sim_message_ns(const sim_path *path, double n)
 {
     double payload = path->payload >= 1 ? path->payload : 1, t = 0;

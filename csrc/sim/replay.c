@@ -26,14 +26,14 @@
 enum { RUN, FRAME, PORT, ACK, ARRIVE, REQUEST, START };
 enum { NONE = -1 };
 
-struct event {
-    double at;
-    uint64_t order; /* of events at the same time */
-    int32_t kind, id;
+struct event {        /* one entry of the binary heap */
+    double at;        /* ns of virtual time */
+    uint64_t order;   /* of events at the same time */
+    int32_t kind, id; /* id: a rank for RUN, a message for all others */
 };
 
 struct message {
-    int32_t src, dst;
+    int32_t src, dst;  /* ranks */
     int32_t next;      /* in the receiver's list of envelopes, or NONE */
     int32_t receive;   /* matched receive, or NONE */
     int32_t next_push; /* in the sender's list of messages to push */
@@ -50,15 +50,15 @@ struct receive {
     int32_t next;       /* in the rank's list of unmatched receives */
     int32_t next_begun; /* in its list of receives begun by IRECV */
     int32_t message;    /* that has arrived, or NONE */
-    int32_t src;
+    int32_t src;        /* the rank whose message it takes */
     int64_t tag;
     int8_t blocks; /* RECV or AWAIT */
 };
 
 struct rank {
-    double now, waited;
-    double busy; /* taking messages that are not matched yet */
-    int64_t op;
+    double now, waited;                                       /* ns: its clock, and the sum of its waits for others */
+    double busy;                                              /* taking messages that are not matched yet */
+    int64_t op;                                               /* the operation it performs, in its own list */
     int32_t envelopes, last_envelope, receives, last_receive; /* unmatched, in order */
     int32_t begun, last_begun;         /* receives since the last WAITALL, in the order of posting */
     int32_t open_receives, open_sends; /* that WAITALL waits for */
@@ -66,23 +66,23 @@ struct rank {
     int8_t waits;                      /* blocked in an operation */
 };
 
-struct port { /* servers of one host */
-    double send_bus, up, down, recv_bus;
+struct port {                            /* servers of one host */
+    double send_bus, up, down, recv_bus; /* ns: when each is free again */
 };
 
 struct replay {
     const sim_model *model;
     const sim_schedule *schedule;
     struct event *heap;
-    int64_t n_heap, room;
-    uint64_t order;
+    int64_t n_heap, room; /* events in the heap, and its capacity */
+    uint64_t order;       /* of the next event that is added */
     struct rank *ranks;
     struct port *ports;
     struct message *messages;
     struct receive *receives;
-    int32_t n_messages, n_receives;
-    int64_t bytes;
-    int failed;
+    int32_t n_messages, n_receives; /* begun so far: their arrays have room for all */
+    int64_t bytes;                  /* payload of all messages begun so far */
+    int failed;                     /* memory for the heap is exhausted: sim_replay gives up */
 };
 
 static double most(double a, double b)
@@ -118,7 +118,7 @@ static void add(struct replay *r, double at, int kind, int32_t id)
 
 static struct event take(struct replay *r)
 {
-    struct event first = r->heap[0], last = r->heap[--r->n_heap];
+    struct event first = r->heap[0], last = r->heap[--r->n_heap]; /* the caller has seen that n_heap > 0 */
     int64_t i = 0, child;
     while ((child = 2 * i + 1) < r->n_heap) {
         if (child + 1 < r->n_heap && before(&r->heap[child + 1], &r->heap[child]))
@@ -159,7 +159,7 @@ static double switches(const sim_model *m, int64_t a, int64_t b)
     if (half < 1)
         return 1;
     double crossed = 1;
-    for (a /= half, b /= half; a != b; a /= half > 1 ? half : 2, b /= half > 1 ? half : 2)
+    for (a /= half, b /= half; a != b; a /= half > 1 ? half : 2, b /= half > 1 ? half : 2) /* 2: never divide by 1 */
         crossed += 2;
     return crossed;
 }
@@ -186,7 +186,7 @@ static void push_frame(struct replay *r, int32_t id)
     if (m->pushed == m->frames)
         pushed(r, id);
     else if (p->window >= 1 && m->pushed - m->acked >= (int64_t)p->window)
-        m->stalled = 1;
+        m->stalled = 1; /* acknowledge() continues */
     else
         add(r, m->cpu, FRAME, id);
 }
@@ -254,7 +254,7 @@ static void acknowledge(struct replay *r, int32_t id, double at)
     struct message *m = &r->messages[id];
     const sim_path *p = &r->model->path[m->path];
     int64_t every = (int64_t)most(1, p->ack_every), window = (int64_t)p->window;
-    m->acked += every < window ? every : window;
+    m->acked += every < window ? every : window; /* as reach_port limits it */
     if (!m->stalled || m->pushed - m->acked >= window)
         return;
     m->stalled = 0;
@@ -344,7 +344,7 @@ static void envelope(struct replay *r, int32_t id, double at)
             match(r, id, i, at);
             return;
         }
-    if (me->waits && m->arrived)
+    if (me->waits && m->arrived) /* not for a request: its data has not been sent */
         me->busy = m->taken = receive_cost(r, m, at) - r->model->path[m->path].match_ns;
     m->next = NONE;
     *(me->last_envelope == NONE ? &me->envelopes : &r->messages[me->last_envelope].next) = id;

@@ -51,7 +51,7 @@ enum {
     SIM_KINDS
 };
 typedef struct {
-    int64_t kind, peer, tag, bytes, ns;
+    int64_t kind, peer, tag, bytes, ns; /* those that the kind does not name are ignored, but must not be negative */
 } sim_op;
 
 /* Paths by kind of message. */
@@ -68,10 +68,10 @@ typedef struct {
 } sim_model;
 
 typedef struct {
-    int32_t n_ranks, n_hosts;
-    const int64_t *host;  /* [n_ranks] */
-    const int64_t *first; /* [n_ranks + 1] index of each rank's first operation */
-    const sim_op *ops;
+    int32_t n_ranks, n_hosts; /* 0 ranks end at 0 */
+    const int64_t *host;      /* [n_ranks] */
+    const int64_t *first;     /* [n_ranks + 1] index of each rank's first operation */
+    const sim_op *ops;        /* all ranks' lists, one behind the other */
 } sim_schedule;
 
 enum { SIM_OK, SIM_NO_MEMORY, SIM_INVALID, SIM_DEADLOCK };
@@ -88,7 +88,12 @@ typedef struct {
 double sim_message_ns(const sim_path *path, double n);
 
 /* Run a schedule. ends_ns[n_ranks]: end of each rank; waits_ns[n_ranks]: its time in waits for others. Returns SIM_OK
- * or an error; the arrays and `result` are set on success, result->rank and op also on SIM_INVALID and SIM_DEADLOCK. */
+ * or an error; the arrays and `result` are set on success, result->rank and op also on SIM_INVALID and SIM_DEADLOCK.
+ *
+ * The schedule stays the caller's and is only read. Operations are checked before anything runs: kind, peer, and signs.
+ * The caller ensures that host[i] is below n_hosts, that `first` never decreases, and that costs are not negative.
+ *
+ * SIM_NO_MEMORY is also the result for more than 2^31 - 2 messages or receives, because their indices are 32 bits. */
 int sim_replay(const sim_model *model, const sim_schedule *schedule, double *ends_ns, double *waits_ns,
                sim_result *result);
 

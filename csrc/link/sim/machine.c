@@ -1,4 +1,13 @@
-/* Reads the text of a machine's description (machine.h). */
+/*
+ * Reads the text of a machine's description (machine.h).
+ *
+ * A description is read once, when a process joins a world (world.c), so this file is about clear errors, not speed.
+ * Steps of sim_machine_parse:
+ *
+ *    defaults of SIM_NUMBERS --> each line: set_line --> required keys seen? --> settle, take_bip --> bounds --> *m
+ *
+ * Keys that this file does not have are skipped, because the link needs only some of a machine's.
+ */
 #include "link/sim/machine.h"
 
 #include <errno.h>
@@ -52,7 +61,8 @@ static double *field(struct sim_machine *m, size_t i)
     return (double *)(void *)((char *)m + entries[i].offset);
 }
 
-/* Keys whose value is a word. A key that is in neither table is skipped. */
+/* Keys whose value is a word. A key that is in neither table is skipped. An unknown word means the default, because the
+ * loader of machine files has checked all words. Always returns 0. */
 static int set_word(struct sim_machine *m, const char *key, const char *word)
 {
     if (strcmp(key, "machine.name") == 0)
@@ -72,7 +82,9 @@ static int set_word(struct sim_machine *m, const char *key, const char *word)
     return 0;
 }
 
-/* One line, "key value". */
+/* One line, "key value". `line` is cut at its first blank. Sets a field of m and marks it in `seen`. Returns 0, also
+ * for a line without a value or with an unknown key; or -EINVAL with an explanation that has the key and the given
+ * value. */
 static int set_line(struct sim_machine *m, char *line, char seen[N_ENTRIES])
 {
     char *value = strchr(line, ' ');
@@ -101,7 +113,8 @@ static int set_line(struct sim_machine *m, char *line, char seen[N_ENTRIES])
     return set_word(m, line, value);
 }
 
-/* On a machine with BIP and without VIA, every message costs what [bip] has: the frames are BIP's packets. */
+/* On a machine with BIP and without VIA, every message costs what [bip] has: the frames are BIP's packets. Posting and
+ * registering cost nothing, except the pinning of each page. */
 static void take_bip(struct sim_machine *m)
 {
     m->via_send = m->via_write = m->bip_send;
@@ -111,7 +124,8 @@ static void take_bip(struct sim_machine *m)
     m->via_register_page = m->bip_pin;
 }
 
-/* Defaults that are another key's value (docs/machines.md). */
+/* Defaults that are another key's value (docs/machines.md). They cannot stand in SIM_NUMBERS, because the other key's
+ * value is known only after the whole text. A key that the text has stays as it is, even if its value is 0. */
 static void settle(struct sim_machine *m, const char seen[N_ENTRIES])
 {
     for (size_t i = 0; i < N_ENTRIES; i++) {
@@ -129,6 +143,7 @@ static void settle(struct sim_machine *m, const char seen[N_ENTRIES])
 /* The result is set only when the whole text is valid. */
 int sim_machine_parse(const char *text, size_t len, struct sim_machine *m)
 {
+    /* A line of 256 bytes or more is cut. The text has one number or word in each, so none is that long. */
     char seen[N_ENTRIES] = {0}, line[256];
     struct sim_machine out = {.counts_slabs = 1};
     for (size_t i = 0; i < N_ENTRIES; i++)
@@ -149,9 +164,12 @@ int sim_machine_parse(const char *text, size_t len, struct sim_machine *m)
             vk_explain("machine: no line '%s': the text is that of `viakit machines NAME --text`", entries[i].key);
             return -EINVAL;
         }
+    /* take_bip() is last, because it also replaces costs that settle() has derived. */
     settle(&out, seen);
     if (out.has_bip && !out.has_via)
         take_bip(&out);
+    /* A segment needs room for data beside its headers (stream.c), and ranks are divided by cpus to find their host
+     * (turns.c). */
     if (out.mtu < 64 || out.cpus < 1 || out.tcp_ack_every < 1) {
         vk_explain("machine: wire.mtu must be 64 or more, machine.cpus and tcp.ack_every 1 or more");
         return -EINVAL;

@@ -57,8 +57,13 @@
     X(bip_pin, "bip.pin_us", TIME, 0)                       \
     X(message, "message.overhead_us", TIME, 0)
 
+/* Hosts are joined by one line, by one switch, or by a tree of switches with switch.ports ports each (hops() in
+ * path.c). */
 enum sim_topology { SIM_NO_SWITCH, SIM_STAR, SIM_FAT_TREE };
 
+/* A machine with its costs, after sim_machine_parse. TIME and NS fields are picoseconds, RATE and BITS fields
+ * picoseconds per byte, NUMBER fields as in the text. All are doubles, so that one loop can read them. The simulator
+ * copies the struct into the shared world and never changes it there. */
 struct sim_machine {
     char name[64]; /* the line "machine.name", or empty */
 #define SIM_X(field, key, unit, value) double field;
@@ -73,11 +78,12 @@ struct sim_machine {
 };
 
 /* Reads a description: `len` bytes of text. Returns 0, or -EINVAL with an explanation. Keys that the link does not use
- * are skipped; the loader of machine files has checked them. */
+ * are skipped; the loader of machine files has checked them. A later line with the same key replaces an earlier one. *m
+ * is set only on success. */
 int sim_machine_parse(const char *text, size_t len, struct sim_machine *m);
 
 /* Reads the description from the file, usually the one that the environment variable VIAKIT_MACHINE names. Returns 0 or
- * -errno with an explanation. */
+ * -errno with an explanation. It reads the whole file each time and keeps nothing open. */
 int sim_machine_read(const char *path, struct sim_machine *m);
 
 #endif

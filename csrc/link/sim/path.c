@@ -20,6 +20,7 @@
  */
 #include "link/sim/world.h"
 
+/* A cost as an integer, rounded to the nearest. Costs are rounded one by one and then added (machine.h). */
 static uint64_t ps(double picoseconds)
 {
     return (uint64_t)(picoseconds + 0.5);
@@ -36,12 +37,14 @@ static uint64_t on_line(const struct sim_machine *m, const struct sim_slot *s)
     return ps((s->payload + s->headers + m->frame_bytes) * m->wire);
 }
 
+/* Time on a host's bus, by which the card reads a frame from memory or writes it there. */
 static uint64_t on_bus(const struct sim_machine *m, const struct sim_slot *s)
 {
     return ps(m->card_frame + s->payload * m->bus);
 }
 
-/* Switches between two hosts. A fat tree of k ports: k/2 hosts at each leaf, k*k/2 hosts below two levels. */
+/* Switches between two hosts. A fat tree of k ports: k/2 hosts at each leaf, k*k/2 hosts below two levels. Three levels
+ * hold k*k*k/4 hosts. More hosts are counted as if they were below three levels, too. */
 static uint32_t hops(const struct sim_machine *m, uint32_t a, uint32_t b)
 {
     if (m->topology == SIM_NO_SWITCH)
@@ -67,7 +70,8 @@ static uint64_t pass_bus(const struct sim_machine *m, const struct sim_slot *s, 
     return *bus = later(at, *bus) + on_bus(m, s);
 }
 
-/* Insert into the port's list of arrived frames, nearly always at the end. */
+/* Insert into the port's list of arrived frames, nearly always at the end. `ready` must be set. A frame that is ready
+ * at the same time as others goes behind them. */
 static void arrive(struct sim_world *w, uint32_t i)
 {
     struct sim_slot *s = sim_slot_at(w, i);
@@ -93,6 +97,7 @@ static int is_before(const struct sim_slot *a, const struct sim_slot *b)
     return a->rank != b->rank ? a->rank < b->rank : a->order < b->order;
 }
 
+/* Whether the member's time is virtual now. A member that gathers still counts as outside. */
 static int is_virtual(const struct sim_member *m)
 {
     return m->state == SIM_READY || m->state == SIM_RUNNING;
@@ -109,7 +114,8 @@ static void come(struct sim_world *w, uint32_t i, uint32_t host)
     *at = i;
 }
 
-/* Append to the port's list of arrived frames. */
+/* Append to the port's list of arrived frames. It is ready now, but not before those that are there: a stream's
+ * segments keep their order. */
 static void append(struct sim_world *w, uint32_t i)
 {
     struct sim_slot *s = sim_slot_at(w, i);
@@ -119,7 +125,8 @@ static void append(struct sim_world *w, uint32_t i)
     arrive(w, i);
 }
 
-/* All segments that are under way to the end of a stream have arrived. */
+/* All segments that are under way to the end of a stream have arrived. They keep their order, because `first_coming` is
+ * sorted and append() goes to the end. */
 static void land(struct sim_world *w, uint32_t port, uint32_t host)
 {
     for (uint32_t *at = &w->hosts[host].first_coming; *at != SIM_NONE;) {
@@ -297,6 +304,7 @@ void sim_path_restart(struct sim_world *w)
         }
 }
 
+/* Frees the frames to this port in the list that begins at `at`. Frames to other ports stay. */
 static void drop_list(struct sim_world *w, uint32_t *at, uint32_t port)
 {
     while (*at != SIM_NONE) {

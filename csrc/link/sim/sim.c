@@ -44,6 +44,8 @@ struct link_peer {
     struct link_peer *next;
 };
 
+/* The beginning of the abstract names of this machine's NICs (station.h). It contains the user, so that two users may
+ * have machines of one name. */
 static void prefix_of(const struct sim_view *v, char prefix[64])
 {
     snprintf(prefix, 64, "viakit/sim/%u/%s", (unsigned)getuid(), v->name);
@@ -51,7 +53,7 @@ static void prefix_of(const struct sim_view *v, char prefix[64])
 
 /* ---------------------------------------------------------------- opening and closing */
 
-/* Enter the NIC into the world's table. */
+/* Enter the NIC into the world's table. Returns 0, or -EMFILE if SIM_PORTS are in use. */
 static int take_port(struct link *link, uint16_t number)
 {
     struct sim_world *w = link->view->world;
@@ -77,7 +79,7 @@ static void ring(struct link *link, struct sim_port *to)
     LINK_COUNT(link->client, doorbells, 1);
 }
 
-/* Enter the sender. */
+/* Enter the sender. With the mutex. The receiver finds its route by port and generation, and shows the number. */
 static void sign(const struct link *link, struct sim_slot *s)
 {
     const struct sim_port *p = &link->view->world->ports[link->port];
@@ -86,7 +88,8 @@ static void sign(const struct link *link, struct sim_slot *s)
     s->from_generation = p->generation;
 }
 
-/* Store a notice that this NIC has closed at every other one. */
+/* Store a notice that this NIC has closed at every other one. With the mutex. A NIC for which no slot is left misses
+ * the notice. It detects the closed port by its generation, when it sends next. */
 static void report_closed(struct link *link)
 {
     struct sim_view *v = link->view;
@@ -105,6 +108,8 @@ static void report_closed(struct link *link)
     }
 }
 
+/* Link operation. Also undoes an opening that failed half-way: a descriptor of -1 and a port of SIM_NONE are skipped.
+ */
 static void sim_close(struct link *link)
 {
     struct sim_view *v = link->view;
@@ -133,6 +138,8 @@ static void sim_close(struct link *link)
     free(link);
 }
 
+/* Link operation. `device` is NAME of sim:NAME, and "" means "0". The options are for links with frames of their own;
+ * here the machine's description decides. Returns 0, or -errno with an explanation. */
 static int sim_open(struct link_client *client, const char *device, const viakit_nic_options *options,
                     struct link **out, struct link_limits *limits)
 {
@@ -238,12 +245,14 @@ static struct link_peer *find_peer(struct link *link, uint32_t port, uint32_t ge
     return peer;
 }
 
+/* The route to the NIC that has this port now, or NULL. */
 static struct link_peer *peer_at(struct link *link, uint32_t port)
 {
     const struct sim_port *p = &link->view->world->ports[port];
     return find_peer(link, port, p->generation, (uint16_t)p->number);
 }
 
+/* Link operation. Returns 0, -EHOSTUNREACH if the machine has no such NIC, or -ENOMEM. */
 static int sim_route(struct link *link, const uint8_t address[6], uint16_t number, struct link_peer **out)
 {
     struct sim_world *w = link->view->world;
@@ -263,7 +272,8 @@ static int sim_route(struct link *link, const uint8_t address[6], uint16_t numbe
 
 static int sim_send(struct link *link, struct link_peer *peer, struct link_frame *frames, int n);
 
-/* The ports of the station, this NIC's last. */
+/* The ports of the station, this NIC's last. Returns their number. Ports of processes that have died are removed on the
+ * way. */
 static int list_ports(struct link *link, uint32_t ports[SIM_PORTS])
 {
     struct sim_world *w = link->view->world;
@@ -294,6 +304,7 @@ static int sim_request_all(struct link *link, const uint8_t address[6], struct l
     return n_sent < n ? LINK_UNKNOWN : n_sent;
 }
 
+/* Link operation. This NIC counts, too, as in sim_request_all(). */
 static int sim_count_neighbours(struct link *link)
 {
     uint32_t ports[SIM_PORTS];
@@ -307,7 +318,8 @@ static int kind_of(const struct wire_header *h)
     return h->version_kind & 15;
 }
 
-/* Returns the cost of sending this frame for the processor. */
+/* Returns the cost of sending this frame for the processor. Only the first frame of a message has the message's own
+ * cost. An acknowledgement costs nothing. */
 static double cost_to_send(const struct sim_machine *m, const struct wire_header *h)
 {
     int kind = kind_of(h);
@@ -334,7 +346,9 @@ static double cost_to_receive(const struct sim_machine *m, const struct wire_hea
 
 /* ---------------------------------------------------------------- the data path */
 
-/* Link operation. Frames of one call go one by one: each has its own time on the line. */
+/* Link operation. Frames of one call go one by one: each has its own time on the line. Returns how many frames were
+ * taken, or -EAGAIN if the receiver has SIM_FLOW unread ones from this member or memory is short. Frames to a NIC that
+ * has closed count as taken. */
 static int sim_send(struct link *link, struct link_peer *peer, struct link_frame *frames, int n)
 {
     struct sim_view *v = link->view;
@@ -378,7 +392,9 @@ static int sim_send(struct link *link, struct link_peer *peer, struct link_frame
     return sent ? sent : -EAGAIN;
 }
 
-/* Link operation. A frame is copied before it is delivered, because link_deliver() may send, which locks the mutex. */
+/* Link operation. A frame is copied before it is delivered, because link_deliver() may send, which locks the mutex.
+ * Returns the number of frames taken off the list, of at most `budget`. In virtual time it may hand over to other
+ * ranks. */
 static int sim_poll(struct link *link, int budget)
 {
     /* On the stack, because several NICs of a process may be polled by different threads. */
@@ -425,7 +441,8 @@ static int sim_poll(struct link *link, int budget)
 
 /* ---------------------------------------------------------------- sleeping, while time is real */
 
-/* Checked and set under the mutex: a frame that arrives between the check and the sleep rings the socket. */
+/* Checked and set under the mutex: a frame that arrives between the check and the sleep rings the socket. Link
+ * operation. Returns 1 if a frame is there already, and the caller must not sleep. */
 static int sim_arm(struct link *link)
 {
     struct sim_world *w = link->view->world;
@@ -436,6 +453,7 @@ static int sim_arm(struct link *link)
     return there;
 }
 
+/* Link operation. Takes the bytes off the socket that have rung; each was only a wake-up. */
 static void sim_disarm(struct link *link)
 {
     char bytes[64];

@@ -44,32 +44,33 @@ static const char magic[8] = "vkstream";
 
 /* A segment in a slot: this, and its bytes. Without bytes it is an acknowledgement. */
 struct segment {
-    uint32_t acked; /* segments that its sender has received */
-    uint32_t is_last;
+    uint32_t acked;   /* segments that its sender has received */
+    uint32_t is_last; /* of its message: it has the costs of a message, and is acknowledged at once */
 };
 
 struct vk_stream {
-    struct sim_view *view;
-    int fd;
-    uint32_t port, peer, peer_generation, peer_member;
-    struct card card; /* of the other end */
-    size_t card_len;  /* bytes of it that have arrived */
-    uint32_t longest, window;
+    struct sim_view *view;                             /* shared with the process's NICs; counted in n_links */
+    int fd;                                            /* the caller's, which closes it after the stream */
+    uint32_t port, peer, peer_generation, peer_member; /* indices in the world; the peer's after meet() */
+    struct card card;                                  /* of the other end */
+    size_t card_len;                                   /* bytes of it that have arrived */
+    uint32_t longest, window;                          /* bytes of a segment; segments that may be unacknowledged */
     /* sending */
-    uint32_t sent, acked;
-    int midway;  /* a message has been sent in part */
-    int refused; /* the last call sent less than it was given */
+    uint32_t sent, acked; /* segments, modulo 2^32 */
+    int midway;           /* a message has been sent in part */
+    int refused;          /* the last call sent less than it was given */
     /* receiving */
     uint32_t received, reported; /* segments, and those that were acknowledged */
     uint32_t begin, end;         /* of `bytes`, not read yet */
     int hung;                    /* the kernel's socket has ended */
-    int ended;
-    uint8_t bytes[];
+    int ended;                   /* no further segment will come */
+    uint8_t bytes[];             /* the segment that is being read; room for max_payload */
 };
 
 /* ---------------------------------------------------------------- opening */
 
-/* Linux charges a socket buffer, for each segment, with the memory that holds it. */
+/* Linux charges a socket buffer, for each segment, with the memory that holds it. Returns how many segments a buffer of
+ * that many bytes holds: at least 1, so that a stream always moves. */
 static uint32_t segments_in(const struct sim_machine *m, double buffer)
 {
     double each = m->mtu - HEADERS;
@@ -83,6 +84,8 @@ static uint32_t segments_in(const struct sim_machine *m, double buffer)
     return n < 1 ? 1 : n > MOST_WINDOW ? MOST_WINDOW : (uint32_t)n;
 }
 
+/* Sets the window and the longest segment for socket buffers of `buffer` bytes. 0: the program did not set them, and
+ * has the system's. Otherwise the system grants tcp.grant times the request, within its maximum. */
 static void set_window(struct vk_stream *s, int64_t buffer)
 {
     const struct sim_world *w = s->view->world;
@@ -97,6 +100,7 @@ static void set_window(struct vk_stream *s, int64_t buffer)
     s->window = segments_in(m, granted);
 }
 
+/* Sends this end's card on the kernel's socket. Returns 0 or -errno. */
 static int send_card(struct vk_stream *s)
 {
     struct sim_world *w = s->view->world;
@@ -109,6 +113,7 @@ static int send_card(struct vk_stream *s)
 
 static void stream_close(struct vk_stream *s);
 
+/* Does not wait for the other end: the first call of send or recv that finds its card connects (meet). */
 static int stream_open(const char *name, int fd, int64_t buffer, struct vk_stream **out)
 {
     struct sim_view *v;
@@ -145,7 +150,9 @@ static int stream_open(const char *name, int fd, int64_t buffer, struct vk_strea
     return 0;
 }
 
-/* Reads the other end's card, which it sent before its first byte. Returns 0, -EAGAIN or -EPROTO; at its end -EPIPE. */
+/* Reads the other end's card, which it sent before its first byte. Returns 0, -EAGAIN or -EPROTO; at its end -EPIPE.
+ * The card may arrive in pieces; card_len counts its bytes. A wrong card is an error for good, because its sender would
+ * use the kernel's socket for its data. */
 static int meet(struct vk_stream *s)
 {
     struct sim_world *w = s->view->world;
@@ -176,6 +183,7 @@ static int is_met(const struct vk_stream *s)
 
 /* ---------------------------------------------------------------- the two ends, with the mutex */
 
+/* Whether the other end still exists. Its entry may have been used again, by another stream or NIC. */
 static int peer_is_open(const struct vk_stream *s)
 {
     const struct sim_port *p = &s->view->world->ports[s->peer];
@@ -208,7 +216,8 @@ static struct segment *segment_in(struct sim_slot *slot)
     return (struct segment *)(void *)slot->bytes;
 }
 
-/* Fills in a segment of len bytes, which the caller copies. */
+/* Fills in a segment of len bytes, which the caller copies. Returns the place for them. Every segment also acknowledges
+ * all that were received, so nothing is owed afterwards. */
 static void *fill(struct vk_stream *s, uint32_t i, uint32_t len, int is_last)
 {
     struct sim_slot *slot = sim_slot_at(s->view->world, i);
@@ -235,6 +244,7 @@ static void acknowledge(struct vk_stream *s)
     pass_on(s, i);
 }
 
+/* Notes an acknowledgement. One that is older than another is ignored, because collect() takes them out of order. */
 static void learn(struct vk_stream *s, uint32_t acked)
 {
     if ((int32_t)(acked - s->acked) > 0)
@@ -281,7 +291,8 @@ static void gather(uint8_t *to, uint32_t len, const struct iovec *v, size_t from
     }
 }
 
-/* After a wait that ended in vain, turns.c lets calls that only repeat return nothing (idle). */
+/* After a wait that ended in vain, turns.c lets calls that only repeat return nothing (idle). Returns 1 for such a
+ * call, and counts it. */
 static int in_vain(struct sim_view *v)
 {
     return v->depth && v->vain_polls && --v->vain_polls;
@@ -301,6 +312,8 @@ static uint32_t take_slot(const struct vk_stream *s)
     return i;
 }
 
+/* Segment by segment: take the acknowledgements, take a slot, copy, charge the processor, take a turn, send. The turn
+ * may let other ranks run, and the peer may have closed meanwhile, so that is tested again. */
 static ssize_t stream_send(struct vk_stream *s, const struct iovec *v, int n)
 {
     struct sim_view *view = s->view;
@@ -415,6 +428,8 @@ static int next_segment(struct vk_stream *s)
     return 0;
 }
 
+/* Fills the pieces in order, as far as segments have arrived. A segment that does not fit is kept in s->bytes, and its
+ * costs have been charged. */
 static ssize_t stream_recv(struct vk_stream *s, const struct iovec *v, int n)
 {
     size_t done = 0;
@@ -437,6 +452,7 @@ static ssize_t stream_recv(struct vk_stream *s, const struct iovec *v, int n)
 
 /* ---------------------------------------------------------------- closing */
 
+/* Segments on their way to the other end still arrive there. Those on their way here are lost. */
 static void stream_close(struct vk_stream *s)
 {
     if (s == NULL)

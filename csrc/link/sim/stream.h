@@ -4,6 +4,7 @@
 
 #include "base/streams.h"
 
+/* Constant for the life of the process. viakit_stream_table() hands it to the rooms above. */
 extern const struct vk_streams sim_streams;
 
 #endif

@@ -45,11 +45,11 @@
 #define ASLEEP VK_SECOND         /* see above */
 #define ASLEEP_CHECKS 25u        /* in that second: it may have passed while the real machine was paused */
 #define READS 256                /* of the clock, without another call: from here on reading it takes time */
-#define READ_PS 100000u
-#define VAIN_POLLS 64u /* see idle() */
-#define STUCK 1000u    /* idle calls at one clock */
-#define STUCK_PS 1000000u
-#define BLANK UINT64_MAX
+#define READ_PS 100000u          /* each further reading: 0.1 us */
+#define VAIN_POLLS 64u           /* see idle() */
+#define STUCK 1000u              /* idle calls at one clock */
+#define STUCK_PS 1000000u        /* then a wait moves the clock by 1 us, not by 0 */
+#define BLANK UINT64_MAX         /* wait_turn: no limit */
 
 struct sim_view *sim_here;
 
@@ -132,6 +132,7 @@ static char thread_state(const char *path)
     return end && end[1] ? end[2] : 0;
 }
 
+/* A zombie has ended, too: its parent has not reaped it yet. */
 static int is_dead(uint32_t pid)
 {
     char path[64];
@@ -162,8 +163,8 @@ static int all_asleep(uint32_t pid)
 
 /* A waiting process's last view of the running one. */
 struct watch {
-    uint32_t member, calls, checks;
-    uint64_t since;
+    uint32_t member, calls, checks; /* of it: its count of calls, and how often it was asleep */
+    uint64_t since;                 /* real ns: first seen so */
 };
 
 /* With the mutex. */
@@ -352,6 +353,7 @@ static uint64_t next_due(const struct sim_view *v)
     return due;
 }
 
+/* A time of now() in picoseconds of virtual time. */
 static uint64_t to_ps(const struct sim_view *v, uint64_t ns)
 {
     uint64_t epoch = v->world->epoch_ns;
@@ -466,6 +468,8 @@ static uint32_t count(const struct sim_world *w, int aligning)
     return n;
 }
 
+/* With the mutex, in virtual time: waits until all n ranks have called it. Returns 1 if this rank runs, 0 after SLICE.
+ */
 static int begin_again(struct sim_view *v, uint32_t n)
 {
     struct sim_world *w = v->world;
@@ -484,6 +488,7 @@ static int begin_again(struct sim_view *v, uint32_t n)
     return wait_turn(v, SLICE);
 }
 
+/* The same for a rank whose time is real. The last of n ranks starts virtual time for all. */
 static int begin_first(struct sim_view *v, uint32_t n, uint32_t rank)
 {
     struct sim_world *w = v->world;
@@ -521,6 +526,7 @@ static void bind_thread(struct sim_view *v)
         v->bound = (int)syscall(SYS_gettid);
 }
 
+/* Undoes bind_thread(). The thread is named by its number, because another one may call this. */
 static void free_thread(struct sim_view *v)
 {
     if (v->bound)

@@ -8,6 +8,13 @@
  * by which others find it: they open /proc/PID/fd/FD. Names and memory vanish with their processes, so nothing is left
  * behind. While a process searches, it holds the name @viakit/sim-lock/UID/NAME. Two processes therefore cannot both
  * find nothing, and make two worlds.
+ *
+ * The parts of the memory, and the times at which they are written:
+ *
+ *    struct sim_world | slot 0 | slot 1 | ...              one mapping of fixed length, the same in all processes
+ *      init(): once, by the first process, before others can find it
+ *      join(): an entry of members[], by each process
+ *      sim_port_take(): an entry of ports[], by each NIC and each end of a stream
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -155,6 +162,8 @@ static int bind_name(const char *name)
     return error;
 }
 
+/* Waits until no other process searches for a machine of this name, or makes one. Returns a socket that holds the
+ * lock's name until it is closed, or -errno. It polls once in a millisecond, because a name cannot be waited for. */
 static int lock_name(const char *name)
 {
     char lock[96];
@@ -168,7 +177,8 @@ static int lock_name(const char *name)
     }
 }
 
-/* Open the memory that another process has, by the list of names. Returns -ENOENT if no process has one. */
+/* Open the memory that another process has, by the list of names. Returns -ENOENT if no process has one. Otherwise
+ * returns a descriptor of its own, or -errno. Any process that maps the memory is as good as the first. */
 static int find_memory(const char *name)
 {
     char prefix[96], line[512], path[64];
@@ -192,6 +202,7 @@ static int find_memory(const char *name)
 
 /* ---------------------------------------------------------------- making and mapping */
 
+/* Sets all that is not 0 in a new machine. `machine` NULL: it has no description, and time stays real. */
 static void init(struct sim_world *w, const struct sim_machine *machine)
 {
     pthread_mutexattr_t a;
@@ -218,7 +229,8 @@ static void init(struct sim_world *w, const struct sim_machine *machine)
     }
 }
 
-/* A member's entry: a free one, or that of a process that has died. */
+/* A member's entry: a free one, or that of a process that has died. With the mutex. NULL: all SIM_MEMBERS are in use.
+ */
 static struct sim_member *join(struct sim_world *w)
 {
     for (uint32_t i = 0; i < SIM_MEMBERS; i++) {
@@ -236,6 +248,9 @@ static struct sim_member *join(struct sim_world *w)
     return NULL;
 }
 
+/* Maps the machine's memory and makes this process a member. The caller holds the lock of the name. Returns 0 or
+ * -errno; after an error the caller releases the view, which has all that was opened. An existing machine keeps its own
+ * description. */
 static int map(struct sim_view *v, const struct sim_machine *machine)
 {
     int error, fresh = 0;
@@ -271,6 +286,7 @@ static int map(struct sim_view *v, const struct sim_machine *machine)
     return 0;
 }
 
+/* Frees the view with its descriptors and its mapping. When the last process closes the memfd, the machine is gone. */
 static void release(struct sim_view *v)
 {
     vk_file_close(v->name_fd);
@@ -281,7 +297,7 @@ static void release(struct sim_view *v)
 }
 
 /* The first process decides on the machine, but each one reads the description: an error must not depend on the order
- * in which they open. */
+ * in which they open. *out is m, or NULL without VIAKIT_MACHINE. Returns 0 or -errno with an explanation. */
 static int describe(struct sim_machine *m, const struct sim_machine **out)
 {
     const char *path = getenv("VIAKIT_MACHINE");

@@ -36,11 +36,13 @@
 #define SIM_BLOCK 256              /* room for header and block of a frame, bytes */
 #define SIM_SLOT_BYTES (64u << 20) /* memory of all frames together; pages that no frame has used take none */
 
+/* States of a member; the picture above has the transitions. ABSENT is 0: a fresh memory has no members. */
 enum sim_state { SIM_ABSENT, SIM_OUTSIDE, SIM_GATHERING, SIM_READY, SIM_RUNNING };
 /* SIM_LOST: the notice that the NIC or the end of a stream `from_port` has closed. SIM_SEGMENT: of a stream. */
 enum sim_kind { SIM_FRAME, SIM_LOST, SIM_SEGMENT };
 
-/* All times are in picoseconds since the last begin. */
+/* All times are in picoseconds since the last begin. A member writes its own entry. Others write state, turn, clock and
+ * wake with the mutex, when they hand over (turns.c). */
 struct sim_member {
     uint32_t state, pid, rank, host;
     uint32_t turn;       /* futex: increases when this member may run */
@@ -54,12 +56,14 @@ struct sim_member {
     uint64_t until; /* idle: the end of its wait, if nothing arrives */
 } __attribute__((aligned(VK_CACHE_LINE)));
 
-/* When each part of a host is free again, and the frames that are on their way to its switch port. */
+/* When each part of a host is free again, and the frames that are on their way to its switch port. Hosts exist only in
+ * virtual time: a rank's host follows from its number (start() in turns.c). */
 struct sim_host {
     uint64_t out_bus, out_line, in_line, in_bus;
     uint32_t first_coming; /* sorted by `head` */
 };
 
+/* A NIC or the end of a stream. Its fields are used with the mutex, unless a stale value does no harm. */
 struct sim_port {
     uint32_t used, number, member, next; /* next: the member's next NIC */
     uint32_t first, last;                /* frames that have left the network, sorted by `ready` */
@@ -70,6 +74,8 @@ struct sim_port {
     uint16_t n_from[SIM_MEMBERS];        /* frames of each member that were sent here and not read yet */
 };
 
+/* A frame, or a notice that a NIC has closed. A slot is in one list at a time, linked by `next`: the free list, the
+ * frames on their way to a host, or the frames that have arrived at a port. */
 struct sim_slot {
     uint32_t next;
     uint32_t port; /* of the receiver: its index */
@@ -85,6 +91,9 @@ struct sim_slot {
     uint8_t bytes[] __attribute__((aligned(8)));
 };
 
+/* The shared memory. The machine and the sizes are constant after init(), and epoch_ns while time is virtual. All else
+ * is used with the mutex, except where a reader tolerates a stale value. Each process maps the memory at another
+ * address, so members, hosts, ports and slots are named by their index and not by pointers. */
 struct sim_world {
     pthread_mutex_t mutex;
     struct sim_machine machine;
@@ -106,7 +115,7 @@ struct sim_world {
     uint8_t slots[] __attribute__((aligned(VK_CACHE_LINE)));
 };
 
-/* One process's view of a world. */
+/* One process's view of a world. Other processes do not see it. */
 struct sim_view {
     struct sim_world *world;
     struct sim_member *me;
@@ -126,6 +135,7 @@ struct sim_view {
     cpu_set_t cores;      /* on which it ran before */
 };
 
+/* A NIC on this machine, for one process. It belongs to the NIC's owner (via/own.h). */
 struct link {
     struct link_client *client; /* first (link_base) */
     struct sim_view *view;
@@ -138,27 +148,38 @@ struct link {
     struct link *next; /* of the process's links in this world */
 };
 
+/* Slot i, which must not be SIM_NONE. The size of slots depends on the machine's MTU, so an array cannot hold them. */
 static inline struct sim_slot *sim_slot_at(struct sim_world *w, uint32_t i)
 {
     return (struct sim_slot *)(void *)(w->slots + (size_t)i * w->slot_size);
 }
 
 /* ---- world.c */
-/* Maps the world of that name, or makes it. One process has one view at a time. Returns 0 or -errno, explained. */
+/* Maps the world of that name, or makes it. One process has one view at a time. Returns 0 or -errno, explained. The
+ * caller counts its NIC or stream in v->n_links, and closes the view when that is 0 again. Further calls with the same
+ * name return the same view. -EBUSY: the process has one of another name. -EINVAL: the name, or the machine's
+ * description. -EMFILE: SIM_MEMBERS processes are there already. */
 int sim_world_open(const char *name, struct sim_view **out);
+/* Leaves virtual time, then the machine, and frees the view. All ports of this process have been removed before. */
 void sim_world_close(struct sim_view *v);
-/* With the mutex. Enters a NIC or the end of a stream into the table, by its number. Returns its index or SIM_NONE. */
+/* With the mutex. Enters a NIC or the end of a stream into the table, by its number. Returns its index or SIM_NONE.
+ * `number` is the NIC's port number on its station, 0 for a stream. SIM_NONE: SIM_PORTS are in use. */
 uint32_t sim_port_take(struct sim_view *v, uint16_t number, int is_stream);
-/* With the mutex. Removes a port from the table, with the frames that are under way to it. */
+/* With the mutex. Removes a port from the table, with the frames that are under way to it. Its entry may be used again
+ * at once, with another generation. */
 void sim_port_leave(struct sim_world *w, uint32_t port);
 /* With the mutex. Whether the port's process lives. If it does not, its ports are removed. */
 int sim_port_lives(struct sim_world *w, uint32_t port);
 /* With the mutex: removes all ports of a process that died. */
 void sim_member_bury(struct sim_world *w, uint32_t member);
+/* The mutex of all. A member that dies with it leaves it to the next; sim_lock() then repairs the mutex, not the data.
+ * sim_unlock() also wakes the member to which the turn has passed. Neither is recursive. */
 void sim_lock(struct sim_world *w);
 void sim_unlock(struct sim_world *w);
-/* Takes a slot, or returns SIM_NONE. `rare`: the last ones may be used, too. */
+/* Takes a slot, or returns SIM_NONE. `rare`: the last ones may be used, too. With the mutex. The slot is in no list,
+ * and only `headers` and `late` are set, to 0. */
 uint32_t sim_slot_take(struct sim_world *w, int rare);
+/* With the mutex. The caller has taken the slot out of its list. */
 void sim_slot_free(struct sim_world *w, uint32_t i);
 /* The real monotonic time, ns. */
 uint64_t sim_real_ns(void);
@@ -169,15 +190,17 @@ extern const struct vk_virtual sim_virtual;
 extern struct sim_view *sim_here;
 /* Waits until no other member has an earlier event. Does nothing while time is real. */
 void sim_take_turn(struct sim_view *v);
-/* Recomputes the next event of an idle member to which a frame was sent. */
+/* Recomputes the next event of an idle member to which a frame was sent. Each sender calls it after sim_path_send(). */
 void sim_arrival(struct sim_world *w, uint32_t member);
 /* The member leaves virtual time: it has ended or died. The next one runs. */
 void sim_step_out(struct sim_world *w, uint32_t member, enum sim_state state);
-/* Without the mutex: adds to the clock of this process. */
+/* Without the mutex: adds to the clock of this process. It has no effect while time is real. It gives no turn away:
+ * that is for the next sim_take_turn(). */
 void sim_spend(struct sim_view *v, double picoseconds);
 
 /* ---- path.c, with the mutex */
-/* Sends the frame in slot i to port `to`: computes when it reaches the switch, and stores it there. */
+/* Sends the frame in slot i to port `to`: computes when it reaches the switch, and stores it there. The caller has
+ * filled in kind, lengths, sender and bytes. A sender of data has taken its turn. The slot belongs to the path then. */
 void sim_path_send(struct sim_view *v, uint32_t i, uint32_t to);
 /* The shortest time from a frame's sending until it reaches the switch port of another host. */
 uint64_t sim_path_shortest(const struct sim_world *w);
@@ -185,14 +208,16 @@ uint64_t sim_path_shortest(const struct sim_world *w);
 void sim_path_settle(struct sim_world *w, uint32_t host, uint64_t now);
 /* The time of the next arrival at a member's NICs, by all that is under way now. */
 uint64_t sim_path_next(struct sim_world *w, uint32_t member);
-/* Takes the first frame that has arrived at the port by `now`, or returns SIM_NONE. */
+/* Takes the first frame that has arrived at the port by `now`, or returns SIM_NONE. The slot is the caller's, to be
+ * freed. `now` is SIM_NEVER while time is real. Members that wait for room at the port are given an event. */
 uint32_t sim_path_take(struct sim_world *w, uint32_t port, uint64_t now);
 /* The same for the first frame that `wants` accepts; later ones keep their places. */
 uint32_t sim_path_pick(struct sim_world *w, uint32_t port, uint64_t now, int (*wants)(const struct sim_slot *s));
 /* Virtual time begins anew, and all clocks are 0. Segments of streams that are under way have arrived, because no
  * stream may lose one. Other frames are dropped; VIA sends them again. */
 void sim_path_restart(struct sim_world *w);
-/* Forgets the frames that are under way to a port that closes. */
+/* Forgets the frames that are under way to a port that closes. The counts in n_from are not corrected: the entry is
+ * cleared when it is used again. */
 void sim_path_drop(struct sim_world *w, uint32_t port);
 
 #endif
