@@ -12,6 +12,14 @@
  *
  * VIAKIT_INSPECT=0 in the environment disables inspection. So does opening only NICs without threads (no_thread),
  * because such a program wants no threads.
+ *
+ * Locks: `self.mutex` guards starting and stopping. The thread never takes it, therefore via_inspect_end() may join the
+ * thread with the mutex held. The thread reads `listener` and `stop`, which do not change while it lives.
+ *
+ * The order in which things are made and undone:
+ *
+ *     first NIC    listener --> stop --> thread --> nic->inspectable = 1
+ *     last NIC     stop is written --> thread joined --> listener and stop closed
  */
 #include <errno.h>
 #include <poll.h>
@@ -41,8 +49,8 @@
 static struct {
     pthread_mutex_t mutex; /* guards all of this; held while the thread is made and joined, never by the thread */
     int n_nics;            /* open NICs that keep the thread */
-    int has_thread;
-    int listener, stop; /* stop: an eventfd */
+    int has_thread;        /* 0: no name or no thread was available; nothing is to be joined */
+    int listener, stop;    /* stop: an eventfd */
     pthread_t thread;
 } self = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
@@ -71,7 +79,9 @@ static int send_text(int socket, const char *text, size_t len)
     return 1;
 }
 
-/* Sends the snapshot of one NIC. Returns 1 if it was sent, 0 if the NIC was closed in between, -1 if sending failed. */
+/* Sends the snapshot of one NIC. Returns 1 if it was sent, 0 if the NIC was closed in between, -1 if sending failed.
+ * `first`: no comma stands before it. The text is made after the snapshot, without the NIC, in memory of its exact
+ * length. A NIC for which memory is exhausted is left out, like one that was closed. */
 static int send_nic(int socket, VIP_NIC_HANDLE handle, int first)
 {
     VIP_RETURN code;
@@ -88,7 +98,8 @@ static int send_nic(int socket, VIP_NIC_HANDLE handle, int first)
     return sent;
 }
 
-/* Returns the handle of the NIC in slot n if it is completely open, else NULL. */
+/* Returns the handle of the NIC in slot n if it is completely open, else NULL. A handle is the object's address plus
+ * its generation (base/pool.h), so it becomes invalid when the object is freed. */
 static VIP_NIC_HANDLE nic_at(uint32_t n)
 {
     struct via_nic *nic = (struct via_nic *)(void *)(via_nic_pool.base + n * via_nic_pool.stride);
@@ -101,7 +112,8 @@ static VIP_NIC_HANDLE nic_at(uint32_t n)
 }
 
 /* Replies to one connection: a JSON object with a list of snapshots, one per NIC, each taken in its turn. Only the same
- * user (and root) may inspect, according to the kernel's credentials of the peer. */
+ * user (and root) may inspect, according to the kernel's credentials of the peer. The caller closes the socket, whose
+ * end is the end of the reply. */
 static void answer(int socket)
 {
     char head[160];
@@ -157,7 +169,7 @@ static void *thread_main(void *unused)
 /* ---------------------------------------------------------------- start and stop */
 
 /* Listens at a name in the abstract namespace. The name disappears with the process, so nothing is left in a file
- * system. */
+ * system. Returns the socket, or -1. */
 static int listen_at_own_name(void)
 {
     struct sockaddr_un a;

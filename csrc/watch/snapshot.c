@@ -61,6 +61,8 @@ struct snapshot {
 
 /* ---------------------------------------------------------------- noting, as the owner */
 
+/* Appends an item, or only counts it if it does not fit. `name` is a string constant, because it is read after the NIC
+ * has been left. All functions note_...() run as the NIC's owner: they allocate nothing and do not fail. */
 static void note(struct snapshot *s, const char *name, enum form form, uint64_t value)
 {
     if (s->n < s->room)
@@ -68,6 +70,7 @@ static void note(struct snapshot *s, const char *name, enum form form, uint64_t 
     s->n++;
 }
 
+/* One function per form of a value. Each takes the value as the NIC has it. */
 static void note_number(struct snapshot *s, const char *name, uint64_t value)
 {
     note(s, name, NUMBER, value);
@@ -112,6 +115,7 @@ static void note_bytes(struct snapshot *s, const char *name, const void *bytes, 
     s->n += items_of(len);
 }
 
+/* A text that does not live as long as the library, such as a device's name. It is copied. */
 static void note_string(struct snapshot *s, const char *name, const char *text)
 {
     note_bytes(s, name, text, strlen(text));
@@ -127,6 +131,8 @@ static void note_counters(struct snapshot *s, const uint64_t *values, int all)
     note(s, NULL, END_OBJECT, 0);
 }
 
+/* The operation of a descriptor, from the bits of its control word that VIPL defines (VIP_CONTROL_OP_*). A receive has
+ * none of them. */
 static const char *operation_name(int is_recv, uint16_t control)
 {
     switch (control & VIP_CONTROL_OP_MASK) {
@@ -246,7 +252,8 @@ static void note_region(struct snapshot *s, const struct via_nic *nic, uint32_t 
     note(s, NULL, END_OBJECT, 0);
 }
 
-/* One connection that is neither idle nor connected. address NULL: none. port 0: any NIC of that station. */
+/* One connection that is neither idle nor connected. address NULL: none. port 0: any NIC of that station. `vi` NULL: no
+ * VI is assigned yet. The discriminator is cut at WIRE_MAX_DISCRIMINATOR bytes. */
 static void note_conn(struct snapshot *s, const char *state, const struct via_vi *vi, const uint8_t *address,
                       uint16_t port, const void *discriminator, size_t len)
 {
@@ -268,7 +275,8 @@ static void note_request(struct snapshot *s, const char *state, const struct via
     note_conn(s, state, vi, address, 0, f->block.bytes + sizeof f->block.connect, f->block.connect.wanted_len);
 }
 
-/* Waiting calls, own requests, and requests that arrived. */
+/* Waiting calls, own requests, and requests that arrived. At most MOST_CONNS together, in this order, so that a flood
+ * of requests cannot hide the program's own calls. */
 static void note_conns(struct snapshot *s, struct via_nic *nic)
 {
     static const char *const names[] = {
@@ -294,7 +302,8 @@ static void note_conns(struct snapshot *s, struct via_nic *nic)
                   c->own_discriminator, c->remote.own_len);
 }
 
-/* The information of viakit_query_nic, and the waiting and sleeping threads. */
+/* The information of viakit_query_nic, and the waiting and sleeping threads. docs/inspect.md describes each item, so a
+ * new one is added there, too. */
 static void note_info(struct snapshot *s, struct via_nic *nic)
 {
     /* By nic->sleeper. */
@@ -387,7 +396,8 @@ void via_snapshot_free(struct snapshot *s)
     free(s);
 }
 
-/* Makes room for n items and some to spare. Returns 0 if memory is exhausted. */
+/* Makes room for n items and some to spare. Returns 0 if memory is exhausted. An eighth is to spare, because the
+ * program may create objects between two tries. The earlier items are lost. */
 static int make_room(struct snapshot *s, size_t n)
 {
     free(s->items);
@@ -423,7 +433,8 @@ struct snapshot *via_snapshot_take(VIP_NIC_HANDLE handle, VIP_RETURN *code)
 
 /* ---------------------------------------------------------------- text */
 
-/* Any byte that is not plain ASCII is written as an escape for the character of that value. */
+/* Any byte that is not plain ASCII is written as an escape for the character of that value. So the text is ASCII, and
+ * valid JSON whatever the bytes are. A reader gets byte 0xNN back as the character U+00NN. */
 static void put_bytes(struct vk_text *o, const unsigned char *p, size_t len)
 {
     vk_put(o, "\"");

@@ -192,11 +192,13 @@ static int tap_request_all(struct link *link, const uint8_t address[6], struct l
     return addressed;
 }
 
+/* The frames that follow get this note until the next call; NULL: none. */
 static void tap_remark(struct via_nic *nic, const char *remark)
 {
     nic->tap->remark = remark;
 }
 
+/* A frame that the fault decorator withheld never reaches the tap's send, so the decorator reports it here. */
 static void tap_note_lost(struct via_nic *nic, struct link_peer *peer, const struct link_frame *frame, const char *why)
 {
     record_link_frame(nic->tap, vk_now(), link_peer_address(peer), frame, why);

@@ -123,7 +123,7 @@ static void put_number(char *to, size_t size, const char *path, int number)
 }
 
 /* Expands a name: %p is the process number; a folder gets a file per process. Returns -ENAMETOOLONG if the path does
- * not fit. */
+ * not fit. Only the first %p counts. */
 static int expand_name(const char *name, char *path)
 {
     struct stat s;
@@ -169,7 +169,8 @@ static int open_file(char *path, int append)
 /* ---------------------------------------------------------------- blocks */
 
 /* Returns the nanoseconds between the two clocks. Both cannot be read at one moment. The second reading is assumed to
- * lie in the middle between two readings of the first; of several tries the one with the closest readings counts. */
+ * lie in the middle between two readings of the first; of several tries the one with the closest readings counts. It is
+ * measured once. A later step of the system's clock does not change it, so the times of a capture never go back. */
 static uint64_t offset_of_clocks(void)
 {
     uint64_t best = VK_NEVER, offset = 0;
@@ -216,7 +217,8 @@ static void put_interface(struct tap_file *f, struct via_tap *tap, int events)
     *(events ? &tap->event_interface : &tap->frame_interface) = f->n_interfaces++;
 }
 
-/* Writes the record as a block. Returns 0 if there is no space for it. */
+/* Writes the record as a block. Returns 0 if there is no space for it. On success returns the block's length, and the
+ * loss before this record has been reported. */
 static size_t put_record(struct via_tap *tap, struct pcapng_buffer *to, const struct vk_record *record)
 {
     struct pcapng_packet p = {0};
@@ -275,7 +277,8 @@ static uint64_t time_of(const struct vk_record *r)
 }
 _Static_assert(offsetof(struct tap_event, time) == offsetof(struct tap_frame, time), "time_of");
 
-/* Writes `out`. Pipes and full disks may accept it in pieces or not at all. */
+/* Writes `out`. Pipes and full disks may accept it in pieces or not at all. Returns 0, or -errno of the first write
+ * that failed. The buffer is empty afterwards in any case. */
 static int write_out(struct tap_file *f)
 {
     size_t done = 0;
@@ -297,7 +300,8 @@ static int write_out(struct tap_file *f)
 
 /* Moves records older than `until` to the buffer, earliest first; a file's buffer is written when it is full, and at
  * the end. Returns the number of records moved. Stops when a buffer that cannot be written is full. This is a merge:
- * each ring is in order, so the earliest of their first records is the earliest of all. */
+ * each ring is in order, so the earliest of their first records is the earliest of all. A file has few taps, so each
+ * step looks at all of them. */
 static int drain(struct tap_file *f, struct pcapng_buffer *to, uint64_t until)
 {
     int n = 0;
@@ -330,8 +334,9 @@ static int drain(struct tap_file *f, struct pcapng_buffer *to, uint64_t until)
     return n;
 }
 
-/* The writer thread. It holds the mutex except while it sleeps. The newest records stay in the rings (SETTLE),
- * because another ring's owner may be about to show an earlier one. */
+/* The writer thread. It holds the mutex except while it sleeps. The newest records stay in the rings (SETTLE), because
+ * another ring's owner may be about to show an earlier one. It handles only taps with a file. A tap that is read is
+ * drained by its reader. */
 static void *write_files(void *unused)
 {
     uint64_t period = PERIOD;
@@ -418,7 +423,9 @@ static void free_file(struct tap_file *file)
     free(file);
 }
 
-/* Creates a file, with its first block. Returns NULL and sets *error on failure. */
+/* Creates a file, with its first block. Returns NULL and sets *error on failure. `name` NULL: for a tap that is read.
+ * `append`: for VIAKIT_TAP, whose later NICs continue the file. The file is in the list `files`, and attach adds the
+ * first tap. */
 static struct tap_file *make_file(const char *name, int append, int *error)
 {
     struct tap_file *f = calloc(1, sizeof *f);
@@ -457,6 +464,7 @@ static struct tap_file *make_file(const char *name, int append, int *error)
     return f;
 }
 
+/* The interfaces are written at once, because a packet must not precede the interface that it names. */
 int tap_file_attach(struct via_tap *tap, const char *name, int append)
 {
     int error = 0;
@@ -485,6 +493,8 @@ int tap_file_attach(struct via_tap *tap, const char *name, int append)
     return error;
 }
 
+/* In this order: the records, the statistics that end the capture, and then the last tap closes its file. A tap that is
+ * read loses the records that were not read. */
 int tap_file_detach(struct via_tap *tap)
 {
     struct tap_file *f = tap->file;
