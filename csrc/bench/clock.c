@@ -23,8 +23,9 @@
 bool bench_clock_counter;
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static uint64_t base_ticks, base_raw;
+static uint64_t base_ticks, base_raw; /* both clocks at the first use in the process */
 
+/* The slow clock, in nanoseconds since the machine started. */
 static uint64_t raw_ns(void)
 {
     struct timespec now;
@@ -49,6 +50,7 @@ static void read_both(uint64_t *ticks, uint64_t *raw)
     }
 }
 
+/* Only such a counter measures time: others stop in a sleeping core, or follow its frequency. */
 static bool counter_is_invariant(void)
 {
 #if defined(__x86_64__)
@@ -62,6 +64,7 @@ static bool counter_is_invariant(void)
 #endif
 }
 
+/* bench_clock_counter is set first, because read_both() reads ticks by it. */
 static void init(void)
 {
     bench_clock_counter = counter_is_invariant();

@@ -33,6 +33,7 @@ static inline uint64_t word(uint64_t seed, size_t j)
     return x ^ x >> 29;
 }
 
+/* A last partial word gets the first bytes of its word, in this machine's byte order; both sides have the same. */
 void bench_content_fill(unsigned char *message, size_t len, uint64_t seed)
 {
     size_t j = 0;
@@ -44,6 +45,8 @@ void bench_content_fill(unsigned char *message, size_t len, uint64_t seed)
     memcpy(message + j * 8, &last, len % 8);
 }
 
+/* Compares whole words, and looks for the byte only in the first word that differs. `found` begins as a copy of
+ * `right`, so that the bytes of a last partial word that are not in the message compare equal. */
 size_t bench_content_compare(const unsigned char *message, size_t len, uint64_t seed, unsigned char *expected)
 {
     for (size_t j = 0; j * 8 < len; j++) {

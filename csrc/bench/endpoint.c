@@ -211,6 +211,8 @@ void bench_counters(bench_ep *ep, uint64_t *values)
         ep->ops->counters(ep, values);
 }
 
+/* The fastest batch counts, because interruptions only make one slower. A batch is lengthened until the clock's
+ * resolution does not matter. */
 double bench_touch_ns(bench_ep *ep, const bench_plan *plan)
 {
     uint64_t sum = 0, turns = 1;
@@ -246,7 +248,7 @@ static size_t power_of_two(size_t n)
     return power;
 }
 
-/* Number of receive buffers of a touched stream. */
+/* Number of receive buffers of a touched stream. Both sides compute the same number from their equal plans. */
 static size_t ring(const bench_plan *plan)
 {
     size_t n = MAX_RING;
@@ -261,6 +263,8 @@ typedef struct {
     size_t n_sends, n_receives, headroom, stride;
 } layout;
 
+/* `posted` enlarges the number of receives only where the loop reads messages back. Other runs let receives share a
+ * buffer, as a program would that ignores the data; so the traffic through the caches is the same for all protocols. */
 static layout lay_out(const bench_plan *plan, size_t posted)
 {
     const bool pingpong = plan->mode == BENCH_PINGPONG;
@@ -321,6 +325,7 @@ int bench_buffers(bench_ep *ep, const bench_plan *plan, size_t posted)
     return BENCH_DONE;
 }
 
+/* Also for an endpoint whose buffers are its own; then it does nothing. */
 void bench_buffers_release(bench_ep *ep)
 {
     if (ep->buffers)

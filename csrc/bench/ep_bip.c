@@ -19,10 +19,10 @@
 typedef struct {
     bench_ep ep;
     bip_job *job;
-    int peer;
+    int peer;             /* its rank: 0 or 1 */
     int send_id, recv_id; /* -1: none */
     uint64_t n_expected, n_posted;
-    size_t room;
+    size_t room; /* bytes of a receive: the plan's length, 1 at least */
 } bip_ep;
 
 /* Report a lost rank separately from all other errors, because the loop's caller handles it differently. */
@@ -32,6 +32,8 @@ static int failed(bip_ep *ep, int code)
     return bench_fail(&ep->ep, status, "bip: %s", bip_error(ep->job));
 }
 
+/* No send or receive of an earlier run is left: flush has reaped the send, and exactly as many receives were posted as
+ * messages came. Window 0 (ep->window is not set): BIP controls its flow. */
 static int ep_prepare(bench_ep *base, const bench_plan *plan)
 {
     bip_ep *ep = (bip_ep *)base;

@@ -25,10 +25,11 @@
 typedef struct {
     bench_ep ep;
     unsigned char *page;
-    _Atomic uint64_t *out, *in; /* my line, the peer's */
-    uint64_t n_sent, n_received;
+    _Atomic uint64_t *out, *in;  /* my line, the peer's */
+    uint64_t n_sent, n_received; /* the values of both lines, as this side knows them */
 } floor_ep;
 
+/* The counts go on from run to run. Both sides have received all messages of a run at its end, so they agree. */
 static int floor_prepare(bench_ep *ep, const bench_plan *plan)
 {
     if (plan->validate)
@@ -36,6 +37,7 @@ static int floor_prepare(bench_ep *ep, const bench_plan *plan)
     return bench_buffers(ep, plan, 1);
 }
 
+/* One store. `len` is 8: the count itself is the message. */
 static int floor_send(bench_ep *base, size_t len)
 {
     floor_ep *ep = (floor_ep *)base;

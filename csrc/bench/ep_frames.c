@@ -67,17 +67,17 @@ typedef struct __attribute__((packed)) {
 
 typedef struct {
     bench_ep ep;
-    int ring_fd, long_fd;
+    int ring_fd, long_fd; /* sockets of short frames and of super-frames */
     uint8_t *ring;
     uint32_t slot; /* the next to poll */
-    unsigned mtu;
+    unsigned mtu;  /* bytes of an Ethernet frame's payload */
     uint32_t run;
-    size_t piece; /* message bytes of a super-frame */
-    size_t queue; /* capacity for queued super-frames in bytes, as counted by the kernel */
-    size_t tx_at, rx_at;
-    short_head *out; /* the short message is copied behind it */
-    long_head head, in;
-    uint8_t mac[6];
+    size_t piece;        /* message bytes of a super-frame */
+    size_t queue;        /* capacity for queued super-frames in bytes, as counted by the kernel */
+    size_t tx_at, rx_at; /* bytes of the current message that were sent, and received */
+    short_head *out;     /* the short message is copied behind it */
+    long_head head, in;  /* of the next super-frame to send, and of the last received */
+    uint8_t mac[6];      /* this interface's */
 } frames_ep;
 
 /* ---------------------------------------------------------------- heads */

@@ -53,7 +53,7 @@ typedef struct {
     bench_ep ep;
     void *library;
     uintptr_t comm, byte;
-    int peer;
+    int peer; /* rank in comm */
     int (*Send)(const void *buf, int count, uintptr_t type, int to, int tag, uintptr_t comm);
     int (*Recv)(void *buf, int count, uintptr_t type, int from, int tag, uintptr_t comm, mpi_status *status);
     int (*Isend)(const void *buf, int count, uintptr_t type, int to, int tag, uintptr_t comm, mpi_request *request);
@@ -70,15 +70,17 @@ typedef struct {
     int (*Comm_connect)(const char *port, void *info, int root, void *comm, void **inter);
     int (*Comm_set_errhandler)(void *comm, void *handler);
 
-    bool send_each; /* ping-pong: MPI_Send */
-    bool recv_each; /* ping-pong, unless a polled wait would sleep: MPI_Recv */
-    size_t room;    /* bytes of a receive */
-    size_t depth;
+    bool send_each;                         /* ping-pong: MPI_Send */
+    bool recv_each;                         /* ping-pong, unless a polled wait would sleep: MPI_Recv */
+    size_t room;                            /* bytes of a receive */
+    size_t depth;                           /* receives posted in advance: window + 2 */
     uint64_t n_sent, n_reaped;              /* sends begun and finished */
     uint64_t n_expected, n_posted, n_taken; /* receives */
     mpi_request sends[MAX_WINDOW], receives[MAX_WINDOW];
 } mpi_ep;
 
+/* All requests of an earlier run are complete. Only LAM's MPI_Recv sleeps, so only a polled run of LAM avoids it
+ * (recv_each). */
 static int mpi_prepare(bench_ep *base, const bench_plan *plan)
 {
     mpi_ep *ep = (mpi_ep *)base;

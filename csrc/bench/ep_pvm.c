@@ -23,8 +23,8 @@
 
 typedef struct {
     bench_ep ep;
-    void *library;
-    int peer, encoding;
+    void *library;      /* the reference that bench_library took */
+    int peer, encoding; /* its task number; RAW or IN_PLACE */
     int (*initsend)(int encoding);
     int (*pkbyte)(unsigned char *data, int count, int stride);
     int (*send)(int task, int tag);
@@ -34,6 +34,7 @@ typedef struct {
     int (*upkbyte)(unsigned char *data, int count, int stride);
 } pvm_ep;
 
+/* Window 0: the daemons buffer. So only ping-pong is offered. */
 static int pvm_prepare(bench_ep *base, const bench_plan *plan)
 {
     base->window = 0;
@@ -46,6 +47,8 @@ static int check_code(pvm_ep *ep, int code, const char *call)
     return code < 0 ? bench_fail(&ep->ep, BENCH_ERROR, "%s failed with code %d", call, code) : BENCH_DONE;
 }
 
+/* A new buffer for each message, as PVM requires. pvm_send returns when the message is with the daemon or in the
+ * socket, and sbuf is free then. */
 static int pvm_send_message(bench_ep *base, size_t len)
 {
     pvm_ep *ep = (pvm_ep *)base;
@@ -55,6 +58,8 @@ static int pvm_send_message(bench_ep *base, size_t len)
     return rc == BENCH_DONE ? check_code(ep, ep->send(ep->peer, TAG), "pvm_send") : rc;
 }
 
+/* Both calls return a buffer's number, 0 if no message is there, or a negative code. The buffer stays current for
+ * pvm_upkbyte, and the next receive frees it. */
 static int pvm_recv_message(bench_ep *base, size_t len)
 {
     pvm_ep *ep = (pvm_ep *)base;

@@ -59,6 +59,8 @@ static ssize_t as_call(ssize_t n)
     return n < 0 ? -1 : n;
 }
 
+/* One call of the socket or the machine's stream: bytes moved, or -1 with errno. Only the socket's calls count as
+ * system calls. */
 static ssize_t send_some(socket_ep *ep, void *from, size_t len, int flags)
 {
     if (vk_unlikely(ep->stream != NULL))
@@ -75,6 +77,7 @@ static ssize_t recv_some(socket_ep *ep, void *to, size_t len, int flags)
     return recv(ep->fd, to, len, flags);
 }
 
+/* NOT_YET keeps the progress in tx_done, and the loop calls again with the same message. */
 static int socket_send(bench_ep *base, size_t len)
 {
     socket_ep *ep = (socket_ep *)base;
@@ -89,6 +92,7 @@ static int socket_send(bench_ep *base, size_t len)
     return BENCH_DONE;
 }
 
+/* The same with rx_done. It never reads beyond the message, so the next one stays in the kernel. */
 static int socket_recv(bench_ep *base, size_t len)
 {
     socket_ep *ep = (socket_ep *)base;
@@ -117,6 +121,7 @@ static void socket_idle(bench_ep *base, bool want_send)
     poll(&either, 1, BENCH_SLICE_MS);
 }
 
+/* The socket is the caller's. A machine's stream is closed before it, as base/streams.h requires. */
 static void socket_close(bench_ep *base)
 {
     socket_ep *ep = (socket_ep *)base;

@@ -76,13 +76,13 @@ typedef struct {
     bool tx_any;     /* at least one datagram of it was sent */
 
     uint32_t rx_next, rx_unacked; /* next expected; received since the last acknowledgement */
-    size_t rx_at, rx_len;
-    bool rx_ready; /* a whole message of rx_len lies in rbuf */
+    size_t rx_at, rx_len;         /* bytes of the current message in rbuf; length of the complete one */
+    bool rx_ready;                /* a whole message of rx_len lies in rbuf */
 
     uint32_t timer_acked; /* tx_acked when the timer was set */
     uint64_t timer_ns;    /* 0: not running */
-    uint64_t linger_ns;
-    unsigned polls;
+    uint64_t linger_ns;   /* when finish began to wait; 0: not yet */
+    unsigned polls;       /* empty ones, for POLLS_PER_CLOCK */
 } udp_ep;
 
 static int udp_prepare(bench_ep *base, const bench_plan *plan)
@@ -137,6 +137,8 @@ static int transmit(udp_ep *ep, uint32_t kind, uint32_t seq, unsigned char *at, 
     return BENCH_DONE;
 }
 
+/* Sends an acknowledgement of all that has arrived. It has no payload and uses up no sequence number. sbuf only
+ * provides the bytes in front of it for the header. */
 static int acknowledge(udp_ep *ep)
 {
     ep->ep.count[BENCH_COUNTER_acks_sent]++;
@@ -173,7 +175,8 @@ static int check_timer(udp_ep *ep)
 
 /* ---------------------------------------------------------------- receiving */
 
-/* Accept the datagram with n bytes of payload that has been read to rbuf + rx_at, if it is the next one. */
+/* Accept the datagram with n bytes of payload that has been read to rbuf + rx_at, if it is the next one. The payload of
+ * a datagram that is not accepted is overwritten by the next one, because rx_at has not moved. */
 static int take(udp_ep *ep, const header *h, size_t n)
 {
     if (n > h->len || h->seq != ep->rx_next) {
@@ -195,7 +198,9 @@ static int take(udp_ep *ep, const header *h, size_t n)
     return BENCH_DONE;
 }
 
-/* Read one datagram, unless rbuf holds a message that the loop has not read. DONE: one was read. */
+/* Read one datagram, unless rbuf holds a message that the loop has not read. DONE: one was read. The header arrives in
+ * the 16 bytes in front of the payload's place. These belong to the datagram before, or to the headroom, so they are
+ * kept and restored. */
 static int input(udp_ep *ep)
 {
     unsigned char *start = ep->ep.rbuf + ep->rx_at - HEADER, kept[HEADER];
@@ -233,6 +238,8 @@ static int input(udp_ep *ep)
 
 /* ---------------------------------------------------------------- the operations */
 
+/* A message of 0 bytes is one datagram, hence tx_any. flight[] is filled after the send, because a datagram that was
+ * not sent must not be retransmitted. */
 static int udp_send(bench_ep *base, size_t len)
 {
     udp_ep *ep = (udp_ep *)base;
@@ -266,6 +273,7 @@ static int udp_send(bench_ep *base, size_t len)
     return BENCH_DONE;
 }
 
+/* Datagrams of the next message stay in the socket until the loop has taken this one (rx_ready). */
 static int udp_recv(bench_ep *base, size_t len)
 {
     udp_ep *ep = (udp_ep *)base;
@@ -316,6 +324,7 @@ static int udp_finish(bench_ep *base)
     return now - ep->linger_ns > LINGER_NS ? BENCH_DONE : BENCH_NOT_YET;
 }
 
+/* A full window waits only for input. The timer runs here, because a sleeping endpoint makes no empty polls. */
 static void udp_idle(bench_ep *base, bool want_send)
 {
     udp_ep *ep = (udp_ep *)base;

@@ -48,24 +48,26 @@ struct verbs_key {
 
 typedef struct {
     bench_ep ep;
-    struct verbs v; /* the device and what is made on it; not a link */
-    bool write, has_key;
-    uint32_t psn, inline_most;
+    struct verbs v;                         /* the device and what is made on it; not a link */
+    bool write, has_key;                    /* messages are RDMA writes; the peer's key has arrived */
+    uint32_t psn, inline_most;              /* first packet number of this side; bytes that may travel inline */
     size_t room;                            /* bytes of a receive */
     uint64_t n_sent, n_reaped;              /* messages given to the card, and those that it has completed */
     uint64_t n_expected, n_posted, n_taken; /* receives, the key's not counted */
     struct verbs_key keys[2];               /* this side's, and the peer's as it arrives */
-    struct ib_mr *keys_mr;
+    struct ib_mr *keys_mr;                  /* registration of keys[] */
 } verbs_ep;
 
 /* ---------------------------------------------------------------- the card */
 
+/* A call failed with that errno. BENCH_ERROR. */
 static int failed(verbs_ep *ep, const char *what, int error)
 {
     return bench_fail(&ep->ep, BENCH_ERROR, "%s on %s: %s", what, ep->v.at.device, strerror(error));
 }
 
-/* Translates the status of a completion, which is not 0. */
+/* Translates the status of a completion, which is not 0. Both statuses of a lost peer are BENCH_GONE: its card no
+ * longer acknowledges, or the queue pair is in its error state and flushes all requests. */
 static int refused(verbs_ep *ep, const char *what, int status)
 {
     if (status == IB_RETRIES_EXCEEDED || status == IB_FLUSHED)
@@ -83,6 +85,9 @@ static int post_receive(verbs_ep *ep, void *to, size_t len, uint32_t lkey)
     return error ? failed(ep, "posting a receive", error) : BENCH_DONE;
 }
 
+/* Posts a send of `len` bytes; with `to`, an RDMA write into the peer's receive buffers, `at` bytes from their start.
+ * The immediate data is the length, because a completion of a write does not report it at the target. Every request is
+ * signaled: its completion frees a place in the queue, and shows that the buffer is free. */
 static int post_send(verbs_ep *ep, const void *from, size_t len, uint32_t lkey, const struct verbs_key *to, uint64_t at)
 {
     struct ib_sge piece = {(uint64_t)(uintptr_t)from, (uint32_t)len, lkey};
@@ -99,7 +104,8 @@ static int post_send(verbs_ep *ep, const void *from, size_t len, uint32_t lkey, 
     return error ? failed(ep, "posting a send", error) : BENCH_DONE;
 }
 
-/* Takes the completion of the oldest receive. With `sleeps` it may wait for BENCH_SLICE_MS. */
+/* Takes the completion of the oldest receive. With `sleeps` it may wait for BENCH_SLICE_MS. Returns BENCH_DONE with *wc
+ * set, BENCH_NOT_YET, or an error. */
 static int take(verbs_ep *ep, struct ib_wc *wc, bool sleeps)
 {
     const struct ib_context *context = ep->v.context;
@@ -133,7 +139,8 @@ static int know_key(verbs_ep *ep)
     return rc;
 }
 
-/* Takes completions of sends. */
+/* Takes completions of sends. One at a time, in the order of posting. Returns BENCH_DONE for one, or BENCH_NOT_YET, or
+ * an error. */
 static int reap(verbs_ep *ep)
 {
     struct ib_wc wc;
@@ -148,6 +155,7 @@ static int reap(verbs_ep *ep)
 
 /* ---------------------------------------------------------------- the loop's operations */
 
+/* The card acknowledges a send when the peer's card has it in memory, so a reaped send no longer uses its buffer. */
 static int verbs_flush(bench_ep *base, size_t most)
 {
     verbs_ep *ep = (verbs_ep *)base;
@@ -157,6 +165,8 @@ static int verbs_flush(bench_ep *base, size_t most)
     return rc;
 }
 
+/* The old registration ends first, because bench_buffers may replace the memory. The receive of the peer's key is
+ * posted before this side's key is sent. A key that comes earlier than that is repeated by the peer's card. */
 static int verbs_prepare(bench_ep *base, const bench_plan *plan)
 {
     verbs_ep *ep = (verbs_ep *)base;
@@ -183,6 +193,8 @@ static int verbs_prepare(bench_ep *base, const bench_plan *plan)
     return post_send(ep, &ep->keys[0], sizeof ep->keys[0], ep->keys_mr->lkey, NULL, 0);
 }
 
+/* Keeps as many receives posted as the peer may have messages under way: its window, a reply, and one to spare. A write
+ * needs one, too, for its immediate data. */
 static int verbs_tidy(bench_ep *base)
 {
     verbs_ep *ep = (verbs_ep *)base;
@@ -195,6 +207,8 @@ static int verbs_tidy(bench_ep *base)
     return rc;
 }
 
+/* All of the first receives are posted before the other side may send (bench_prepare on both sides precedes bench_run).
+ */
 static int verbs_expect(bench_ep *base, size_t len, uint64_t n)
 {
     (void)len;
@@ -202,7 +216,8 @@ static int verbs_expect(bench_ep *base, size_t len, uint64_t n)
     return verbs_tidy(base);
 }
 
-/* The key was send 0, so message i is send i + 1, and goes to the peer's buffer i. */
+/* The key was send 0, so message i is send i + 1, and goes to the peer's buffer i. Before a write the peer's key must
+ * be here. At most window + 2 requests are with the card, so the queues never overflow. */
 static int verbs_send_message(bench_ep *base, size_t len)
 {
     verbs_ep *ep = (verbs_ep *)base;
@@ -216,6 +231,7 @@ static int verbs_send_message(bench_ep *base, size_t len)
     return post_send(ep, base->sbuf, len, ep->v.mr->lkey, ep->write ? &ep->keys[1] : NULL, at);
 }
 
+/* The length comes from the completion of a receive, or from the immediate data of a write. */
 static int verbs_receive_message(bench_ep *base, size_t len)
 {
     verbs_ep *ep = (verbs_ep *)base;
@@ -230,6 +246,8 @@ static int verbs_receive_message(bench_ep *base, size_t len)
     return got == len ? BENCH_DONE : bench_wrong_length(base, got, len);
 }
 
+/* In the order that the library requires: an object is destroyed before those that it uses. Also for an endpoint that
+ * was opened in part. */
 static void verbs_close_all(bench_ep *base)
 {
     struct verbs *v = &((verbs_ep *)base)->v;
@@ -262,7 +280,9 @@ static int verbs_address(bench_ep *base, unsigned char *address, size_t room)
     return (int)sizeof mine;
 }
 
-/* The two transitions that begin and end the connection: ready to receive from the peer, ready to send. */
+/* The two transitions that begin and end the connection: ready to receive from the peer, ready to send. The path's MTU
+ * is a code: 1 for 256 bytes, each further one doubles it, up to 5 for 4096. Both sides take the smaller of their two
+ * MTUs. */
 static int verbs_join(bench_ep *base, const unsigned char *address, size_t len)
 {
     verbs_ep *ep = (verbs_ep *)base;
@@ -351,6 +371,7 @@ BENCH_OPEN(verbs)
     const char *missing = make_queue(ep);
     if (missing)
         return bench_ep_fail(&ep->ep, error, "%s has no room for %s: %s", ep->v.at.device, missing, strerror(errno));
+    /* 24 bits that differ from connection to connection, so that late packets of an earlier one are not accepted. */
     ep->psn = (uint32_t)(bench_ticks() >> 4) & 0xFFFFFF;
     return &ep->ep;
 }

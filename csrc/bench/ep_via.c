@@ -43,12 +43,12 @@
 
 typedef struct {
     bench_ep ep;
-    VIP_NIC_HANDLE nic;
+    VIP_NIC_HANDLE nic; /* NULL until it is open, and so on downward */
     VIP_PROTECTION_HANDLE ptag;
     VIP_VI_HANDLE vi;
     bool connected;
-    _Atomic int lost; /* set by the asynchronous error handler: 1 + VIP_ERROR_CODE */
-    VIP_NIC_ATTRIBUTES attributes;
+    _Atomic int lost;              /* set by the asynchronous error handler: 1 + VIP_ERROR_CODE */
+    VIP_NIC_ATTRIBUTES attributes; /* of the NIC: address, limits */
 
     VIP_DESCRIPTOR *sends, *receives; /* [DEPTH] each, in one registered block */
     VIP_MEM_HANDLE descriptors_handle;
@@ -57,7 +57,7 @@ typedef struct {
     bench_memory kind; /* the source of `memory` */
     VIP_MEM_HANDLE memory_handle;
 
-    size_t depth;
+    size_t depth; /* most descriptors under way in one direction: window + 2 */
     uint64_t n_sent, n_reaped, n_expected, n_posted, n_taken;
 } via_ep;
 
@@ -69,20 +69,23 @@ typedef union {
 
 /* ---------------------------------------------------------------- errors */
 
+/* Never NULL. */
 static const char *code_name(VIP_RETURN code)
 {
     const char *name = viakit_return_name((int)code);
     return name ? name : "an unknown code";
 }
 
-/* A call failed. The provider's text has more detail than the code. */
+/* A call failed. The provider's text has more detail than the code. Returns BENCH_ERROR. It comes right after the call,
+ * because the next call may replace the text. */
 static int call_failed(via_ep *ep, const char *call, VIP_RETURN code)
 {
     const char *why = viakit_last_error();
     return bench_fail(&ep->ep, BENCH_ERROR, "%s: %s%s%s", call, code_name(code), *why ? ": " : "", why);
 }
 
-/* A descriptor completed with an error, or the queue is empty although a completion is due. */
+/* A descriptor completed with an error, or the queue is empty although a completion is due. `d` may be NULL. A lost
+ * connection is BENCH_GONE, because the loop's caller reports it differently. */
 static int descriptor_failed(via_ep *ep, const char *what, const VIP_DESCRIPTOR *d)
 {
     VIP_UINT32 status = d ? d->CS.Status & VIP_STATUS_ERROR_MASK : 0;
@@ -109,6 +112,7 @@ static void on_error(void *context, VIP_ERROR_DESCRIPTOR *error)
 
 /* ---------------------------------------------------------------- memory */
 
+/* Frees memory that is not registered. */
 static void give_back(via_ep *ep, void *memory, size_t len, bench_memory kind)
 {
     if (kind == BENCH_MEMORY_VIAKIT)
@@ -151,7 +155,8 @@ static void release(via_ep *ep, void *memory, size_t len, bench_memory kind, VIP
     }
 }
 
-/* Fill in all fields that do not change from message to message. */
+/* Fill in all fields that do not change from message to message. A message has one segment. A receive has room for 1
+ * byte at least, because replies and credits have that length. */
 static void build_descriptors(via_ep *ep, const bench_plan *plan)
 {
     size_t room = plan->len ? plan->len : 1;
@@ -165,6 +170,8 @@ static void build_descriptors(via_ep *ep, const bench_plan *plan)
     }
 }
 
+/* Memory that is long enough is kept, with its registration: no run includes the cost of registering. All descriptors
+ * are the program's here, because the last run has reaped or taken each of them (flush, and the count of expect). */
 static int via_prepare(bench_ep *base, const bench_plan *plan)
 {
     via_ep *ep = (via_ep *)base;
@@ -236,7 +243,8 @@ static int via_expect(bench_ep *base, size_t len, uint64_t n)
     return post_receives((via_ep *)base);
 }
 
-/* Post a send; tidy or flush reap its descriptor. */
+/* Post a send; tidy or flush reap its descriptor. NOT_YET if all descriptors are in use and none has completed; nothing
+ * was posted then. */
 static int via_send(bench_ep *base, size_t len)
 {
     via_ep *ep = (via_ep *)base;
@@ -276,7 +284,7 @@ static int via_recv(bench_ep *base, size_t len)
 }
 
 /* Repost receives; reap up to two sends, always leaving the latest. This keeps up with any number of messages and costs
- * each the same. */
+ * each the same. A reap must not sleep here, hence dontwait. */
 static int via_tidy(bench_ep *base)
 {
     via_ep *ep = (via_ep *)base;
@@ -302,6 +310,7 @@ static int via_flush(bench_ep *base, size_t most)
     return rc;
 }
 
+/* In the order that VIPL requires: a VI before its protection tag, memory before the tag and the NIC. */
 static void via_close(bench_ep *base)
 {
     via_ep *ep = (via_ep *)base;
@@ -341,7 +350,9 @@ static const bench_ops via_ops = {
 
 /* ---------------------------------------------------------------- opening and connecting */
 
-/* Create everything that a VI needs before it connects. BENCH_DONE or an error. */
+/* Create everything that a VI needs before it connects. BENCH_DONE or an error. The error handler is set before the VI
+ * exists, so it misses no error. Faults are set before anything connects. After an error bench_close releases what was
+ * made. */
 static int open_all(via_ep *ep, const bench_via_options *options)
 {
     viakit_nic_options nic;
@@ -412,7 +423,8 @@ int bench_via_address(bench_ep *base, unsigned char *host, size_t room)
     return ep->attributes.NicAddressLen;
 }
 
-/* Build a VIP_NET_ADDRESS of host and token, which is the discriminator. */
+/* Build a VIP_NET_ADDRESS of host and token, which is the discriminator. VIPL's address is the host's bytes, then the
+ * discriminator's, with both lengths in front. */
 static int make_address(via_ep *ep, address *a, const unsigned char *host, size_t host_len, const unsigned char *token,
                         size_t token_len)
 {
@@ -427,7 +439,8 @@ static int make_address(via_ep *ep, address *a, const unsigned char *host, size_
     return BENCH_DONE;
 }
 
-/* One try, of a slice. The caller repeats it and checks its own deadline in between. */
+/* One try, of a slice. The caller repeats it and checks its own deadline in between. The room for the remote address is
+ * given in its two lengths, as VipConnectWait requires. */
 int bench_via_accept(bench_ep *base, const unsigned char *token, size_t token_len)
 {
     via_ep *ep = (via_ep *)base;

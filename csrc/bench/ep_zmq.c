@@ -21,7 +21,7 @@
 
 typedef struct {
     bench_ep ep;
-    void *socket, *library;
+    void *socket, *library; /* the caller's socket; this endpoint's reference to libzmq */
     int (*send)(void *socket, const void *buf, size_t len, int flags);
     int (*recv)(void *socket, void *buf, size_t len, int flags);
     int (*error_number)(void);
@@ -29,6 +29,7 @@ typedef struct {
     size_t room; /* capacity of rbuf in bytes */
 } zmq_ep;
 
+/* `room` is one byte more than the plan's messages have; replies of 1 byte fit it, too. */
 static int zmq_prepare(bench_ep *base, const bench_plan *plan)
 {
     ((zmq_ep *)base)->room = plan->len + 1;
@@ -48,6 +49,7 @@ static int call_failed(zmq_ep *ep, const char *call)
     return bench_fail(&ep->ep, BENCH_ERROR, "%s: %s", call, ep->error_text(why));
 }
 
+/* libzmq has copied the message when this returns, so no flush is needed. */
 static int zmq_send_message(bench_ep *base, size_t len)
 {
     zmq_ep *ep = (zmq_ep *)base;
@@ -56,6 +58,7 @@ static int zmq_send_message(bench_ep *base, size_t len)
     return BENCH_DONE;
 }
 
+/* zmq_recv returns the message's real length, also if it did not fit. */
 static int zmq_recv_message(bench_ep *base, size_t len)
 {
     zmq_ep *ep = (zmq_ep *)base;
@@ -68,6 +71,7 @@ static int zmq_recv_message(bench_ep *base, size_t len)
     return BENCH_DONE;
 }
 
+/* Drops the reference that dlopen took. The socket and its context are the caller's. */
 static void zmq_ep_close(bench_ep *base)
 {
     if (((zmq_ep *)base)->library)

@@ -49,12 +49,12 @@
 typedef struct {
     bench_ep *ep;
     const bench_plan *plan;
-    unsigned spins;
+    unsigned spins;                       /* tries between two checks of the clock */
     uint64_t end_ns, stall_ns;            /* times of vk_now */
     uint64_t moved, moved_seen, moved_ns; /* messages so far, and the number and time of the last progress seen */
-    uint64_t next_check_ns;
-    uint64_t repeat;              /* for stream and bidir, 0 is the warm-up: part of the pattern */
-    bool writes, touches;         /* messages are filled or touched before they are sent, and only touched */
+    uint64_t next_check_ns;               /* of the control descriptor and the interrupt */
+    uint64_t repeat;                      /* for stream and bidir, 0 is the warm-up: part of the pattern */
+    bool writes, touches;                 /* messages are filled or touched before they are sent, and only touched */
     uint64_t n_out, n_in;         /* messages of plan->len bytes that were given a send buffer, and that were read */
     uint64_t n_received;          /* messages of any length: the next one goes to buffer n_received */
     uint64_t value_out, value_in; /* touched: each word of the next message to send, and of the next to receive */

@@ -50,23 +50,24 @@ typedef struct record {
 
 typedef struct port {
     int fd;
-    const uint8_t *host;
-    uint8_t *ring;
-    size_t ring_len, block_len, slot_len;
-    unsigned per_block, n_slots, next; // `next`: slot that the kernel fills next
-    uint8_t *queue;
-    size_t head, tail; // bytes; records between them wait
-    bool full;         // the next frame did not fit into the queue
-    int blocked_by;    // port whose socket has no room for the head, or -1
+    const uint8_t *host;                  // MAC address behind this port; the plan's
+    uint8_t *ring;                        // shared with the kernel
+    size_t ring_len, block_len, slot_len; // bytes
+    unsigned per_block, n_slots, next;    // `next`: slot that the kernel fills next
+    uint8_t *queue;                       // QUEUE_LEN bytes
+    size_t head, tail;                    // bytes; records between them wait
+    bool full;                            // the next frame did not fit into the queue
+    int blocked_by;                       // port whose socket has no room for the head, or -1
 } port;
 
 typedef struct relay {
     port ports[RELAY_MAX_PORTS];
     int n;
-    uint64_t delay_ns;
+    uint64_t delay_ns; // from arrival to departure, at least
     relay_counts *counts;
 } relay;
 
+// The time of that clock in nanoseconds.
 static uint64_t clock_ns(clockid_t clock)
 {
     struct timespec t;
@@ -74,6 +75,8 @@ static uint64_t clock_ns(clockid_t clock)
     return (uint64_t)t.tv_sec * 1000000000U + (uint64_t)t.tv_nsec;
 }
 
+// Counts have one writer, so a plain addition suffices. The store is atomic for readers in other processes. Relaxed: no
+// count orders anything else.
 static void add(uint64_t *count, uint64_t more)
 {
     __atomic_store_n(count, *count + more, __ATOMIC_RELAXED);
@@ -123,6 +126,8 @@ static int open_ring(port *p, int n_ports)
     return 0;
 }
 
+// Open one port: socket, ring, queue, and only then bind. Nothing arrives before the bind, because the socket's protocol
+// is 0, so the ring has frames of this interface only. Returns 0 or an errno; close_port undoes what was done.
 static int open_port(port *p, const relay_port_plan *plan, int n_ports, uint32_t longest)
 {
     p->host = plan->host;
@@ -149,6 +154,7 @@ static int open_port(port *p, const relay_port_plan *plan, int n_ports, uint32_t
     return 0;
 }
 
+// Also for a port that was opened in part, or not at all (fd -1).
 static void close_port(port *p)
 {
     if (p->ring != NULL)
@@ -159,6 +165,7 @@ static void close_port(port *p)
         close(p->fd);
 }
 
+// Slot i of the ring. Slots do not cross the end of a block, so blocks may have unused bytes at their end.
 static struct tpacket2_hdr *slot_at(const port *p, unsigned i)
 {
     return (void *)(p->ring + i / p->per_block * p->block_len + i % p->per_block * p->slot_len);
