@@ -7,6 +7,7 @@
  * exchange_blind() the two sides use the control channel without polling. These cases run without faults, because
  * faults would change the results that are checked here.
  */
+#include <string.h>
 #include <sys/mman.h>
 
 #include "harness.h"
@@ -295,6 +296,54 @@ static void writes_in_order_b(side *s)
     }
 }
 
+/* ---- target_leaves: a write completes although its target makes no call after it has seen the data */
+
+static void target_leaves_a(side *s)
+{
+    if (!s->link->about->lossless)
+        return; /* there the target's NIC needs its thread for acknowledgements */
+    for (int i = 0; i < s->n_levels; i++) {
+        endpoint e;
+        VIP_DESCRIPTOR *d;
+        endpoint_open(&e, s, s->levels[i], 65536);
+        d = descriptor(&e, 2);
+        uint8_t *data = buffer(&e, BULK);
+        pattern_fill(data, BULK, 9);
+        endpoint_connect(&e, "target leaves");
+        uint64_t address = side_exchange(s, 0), handle = side_exchange(s, 0);
+        post_send(&e, prep_write(&e, d, data, BULK, address, (VIP_MEM_HANDLE)handle));
+        side_exchange(s, 0); /* B has seen the data, and does not look at the link any more */
+        reap_send(&e, d, VIP_STATUS_OP_RDMA_WRITE);
+        side_exchange(s, 0);
+        endpoint_disconnect(&e);
+        endpoint_close(&e);
+    }
+}
+
+static void target_leaves_b(side *s)
+{
+    if (!s->link->about->lossless)
+        return;
+    for (int i = 0; i < s->n_levels; i++) {
+        endpoint e;
+        double end = check_now() + CHECK_WAIT_S;
+        endpoint_open(&e, s, s->levels[i], 65536);
+        uint8_t *to = buffer(&e, BULK), *expected = buffer(&e, BULK);
+        pattern_fill(expected, BULK, 9);
+        endpoint_connect(&e, "target leaves");
+        side_exchange(s, (uintptr_t)to);
+        side_exchange(s, e.mh);
+        while (memcmp(to, expected, BULK) != 0) { /* no poll after the one that brings the last frame */
+            CHECK(check_now() < end);
+            CHECK_OK(viakit_poll(s->nic, NULL));
+        }
+        exchange_blind(s, 0);
+        exchange_blind(s, 0); /* A's write is complete */
+        endpoint_disconnect(&e);
+        endpoint_close(&e);
+    }
+}
+
 /* ---- read_waits: a read whose request cannot be retransmitted because the link is full does not count as
  * unanswered */
 
@@ -517,6 +566,7 @@ static const test_case cases[] = {
     {"taken_away", taken_away_both, taken_away_both, CASE_NO_FAULT | CASE_NO_THREAD, patient},
     {"broken_by_ack", broken_by_ack_a, broken_by_ack_b, CASE_NO_FAULT | CASE_NO_THREAD, patient},
     {"writes_in_order", writes_in_order_a, writes_in_order_b, CASE_NO_FAULT | CASE_NO_THREAD, no_cma},
+    {"target_leaves", target_leaves_a, target_leaves_b, CASE_NO_FAULT | CASE_NO_THREAD, no_cma},
     {"answer_waits", answer_waits_a, answer_waits_b, CASE_NO_ETH | CASE_NO_FAULT | CASE_NO_THREAD, NULL},
     {"probe_waits", probe_waits_a, probe_waits_b, CASE_NO_ETH | CASE_NO_FAULT | CASE_NO_THREAD, set_early_probes},
     {"read_waits", read_waits_a, read_waits_b, CASE_NO_ETH | CASE_NO_FAULT | CASE_NO_THREAD, set_short_timeouts},
