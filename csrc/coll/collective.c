@@ -147,11 +147,17 @@ static int is_long(const coll *c, int operation, int n, size_t len)
  * turn of the scheduler where a rank shares its core with other work. */
 #define FLAT_MOST ((size_t)4 << 20)
 
+/* Two ranks with a core each reduce longer data than this faster by RDMA, which copies each half once for the other
+ * rank, and once more for the result. The areas need two copies each time. */
+#define FLAT_MOST_OF_TWO ((size_t)512 << 10)
+
 int coll_algorithm_default(const coll *c, int operation, size_t len)
 {
     if (operation == COLL_BARRIER)
         return coll_barrier_default(c);
     size_t through = operation == COLL_ALLTOALL ? len * (size_t)c->n : len;
+    if (operation == COLL_ALLREDUCE && c->n == 2 && c->n_nodes == 1 && c->all_fit && c->cells && len > FLAT_MOST_OF_TWO)
+        return find_by(operation, COLL_BY_RDMA, LONG);
     if (through <= FLAT_MOST && coll_able(c, COLL_BY_MEMORY))
         return find_by(operation, COLL_BY_MEMORY, SHORT);
     int overall = find_by(operation, COLL_BY_BOTH, SHORT);

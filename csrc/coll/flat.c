@@ -149,15 +149,24 @@ int coll_flat_bcast(const struct coll_ring *r, const struct coll_call *call)
     return MSG_SUCCESS;
 }
 
-/* to = the operands of all ranks of this node, combined in their order, as given in this step: `count` elements from
- * byte `at` on. The first combination reads both operands in place, so nothing is copied beforehand. */
+/* The operand of a rank in this step: the one that it gave, or, for this rank's, `own` if that is not NULL. */
+static int operand(coll *c, uint64_t step, int local, size_t given, const void *own, const uint8_t **data)
+{
+    if (local != c->local || own == NULL)
+        return take(c, step, local, given, data);
+    *data = own;
+    return MSG_SUCCESS;
+}
+
+/* to = the operands of all ranks of this node, combined in their order: `count` elements from byte `at` on of the
+ * `given` bytes of this step. The first combination reads both operands in place, so nothing is copied beforehand. */
 static int combine_all(coll *c, uint64_t step, size_t given, size_t at, size_t count, const struct coll_call *call,
-                       void *to)
+                       const void *own, void *to)
 {
     const uint8_t *low, *high = NULL;
-    int code = take(c, step, 0, given, &low);
+    int code = operand(c, step, 0, given, own, &low);
     for (int i = 1; i < c->n_locals && code == MSG_SUCCESS; i++) {
-        code = take(c, step, i, given, &high);
+        code = operand(c, step, i, given, own, &high);
         if (code == MSG_SUCCESS)
             coll_combine(call->type, call->op, count, i == 1 ? low + at : to, high + at, to);
     }
@@ -192,7 +201,7 @@ int coll_flat_reduce(const struct coll_ring *r, const struct coll_call *call)
         uint64_t step = ++c->n_steps;
         int code = give(c, step, (const char *)call->in + at * size, now * size);
         if (code == MSG_SUCCESS && c->local == call->root)
-            code = combine_all(c, step, now * size, 0, now, call, (char *)call->out + at * size);
+            code = combine_all(c, step, now * size, 0, now, call, NULL, (char *)call->out + at * size);
         if (code != MSG_SUCCESS)
             return code;
         done(c, step);
@@ -204,35 +213,61 @@ int coll_flat_reduce(const struct coll_ring *r, const struct coll_call *call)
 /* ---------------------------------------------------------------- among all */
 
 /* From this many bytes on each rank combines one part and gives the result to the others: one more step, an n-th of the
- * work. For shorter data, and with two ranks, each rank combines everything itself, which is cheaper than one more
- * wait. */
+ * work. For shorter data each rank combines everything itself, which is cheaper than one more wait. That pays for longer
+ * data with two ranks, where a part is half. */
 #define IN_PARTS 2048
+#define IN_PARTS_OF_TWO 16384
 
-/* Step `given` has the operands. This rank's part of the result is combined straight into its area of the next step,
- * which the operands do not occupy. Then all ranks copy all parts out. */
-static int reduce_in_parts(coll *c, uint64_t given, size_t count, const struct coll_call *call, char *to)
+/* Both steps of one piece: `count` elements from `in`, the result to `to`, which may be the same memory.
+ *
+ *      first step     | part 0 | (part 1) | part 2 |      given by rank 1, which alone needs its own part 1
+ *      second step    | part 1 of the result |            combined straight into the area, which the operands do not
+ *                                                         occupy; then all ranks copy all parts out */
+static int allreduce_in_parts(coll *c, const struct coll_call *call, size_t count, const char *in, char *to)
 {
     size_t size = coll_type_size(call->type), n = (size_t)c->n_locals, me = (size_t)c->local;
-    size_t first = count * me / n, own = count * (me + 1) / n - first;
+    size_t first = count * me / n * size, end = count * (me + 1) / n * size, len = count * size;
     uint64_t step = ++c->n_steps;
     const uint8_t *part;
     uint8_t *data;
     int code = prepare(c, step, &data);
+    if (code != MSG_SUCCESS)
+        return code;
+    memcpy(data, in, first);
+    memcpy(data + end, in + end, len - end);
+    publish(c, step, len);
+
+    uint64_t given = step;
+    step = ++c->n_steps;
+    code = prepare(c, step, &data);
     if (code == MSG_SUCCESS)
-        code = combine_all(c, given, count * size, first * size, own, call, data);
+        code = combine_all(c, given, len, first, (end - first) / size, call, in, data);
     if (code != MSG_SUCCESS)
         return code;
     /* Before the wait below: the others may refill their areas of this step while this rank waits for their parts. */
     done(c, given);
-    publish(c, step, own * size);
+    publish(c, step, end - first);
     for (size_t i = 0; i < n; i++) {
-        size_t from = count * i / n, len = (count * (i + 1) / n - from) * size;
-        if ((code = take(c, step, (int)i, len, &part)) != MSG_SUCCESS)
+        size_t from = count * i / n * size, part_len = count * (i + 1) / n * size - from;
+        if ((code = take(c, step, (int)i, part_len, &part)) != MSG_SUCCESS)
             return code;
-        memcpy(to + from * size, part, len);
+        memcpy(to + from, part, part_len);
     }
     all_took(c, step);
     return MSG_SUCCESS;
+}
+
+/* In one step: each rank combines the whole piece. */
+static int allreduce_whole(coll *c, const struct coll_call *call, size_t count, const char *in, char *to)
+{
+    size_t len = count * coll_type_size(call->type);
+    uint64_t step = ++c->n_steps;
+    int code = give(c, step, in, len);
+    if (code == MSG_SUCCESS)
+        code = combine_all(c, step, len, 0, count, call, NULL, to);
+    if (code == MSG_SUCCESS)
+        all_took(c, step);
+    return code;
 }
 
 int coll_flat_allreduce(const struct coll_ring *r, const struct coll_call *call)
@@ -243,15 +278,10 @@ int coll_flat_allreduce(const struct coll_ring *r, const struct coll_call *call)
         return MSG_SUCCESS;
     do {
         size_t now = smaller(call->count - at, room_for(call));
-        uint64_t step = ++c->n_steps;
-        int code = give(c, step, (const char *)call->in + at * size, now * size);
-        if (code == MSG_SUCCESS && now * size >= IN_PARTS && c->n_locals > 2)
-            code = reduce_in_parts(c, step, now, call, (char *)call->out + at * size);
-        else if (code == MSG_SUCCESS) {
-            code = combine_all(c, step, now * size, 0, now, call, (char *)call->out + at * size);
-            if (code == MSG_SUCCESS)
-                all_took(c, step);
-        }
+        const char *in = (const char *)call->in + at * size;
+        char *out = (char *)call->out + at * size;
+        int in_parts = now * size >= (c->n_locals == 2 ? IN_PARTS_OF_TWO : IN_PARTS);
+        int code = in_parts ? allreduce_in_parts(c, call, now, in, out) : allreduce_whole(c, call, now, in, out);
         if (code != MSG_SUCCESS)
             return code;
         at += now;
