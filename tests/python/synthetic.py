@@ -25,6 +25,8 @@ COSTS = {  # fixed cost in s, bandwidth in B/s
     "mpi": (0.35e-6, 8e9),
     "mpi:openmpi": (0.35e-6, 8e9),
     "mpi:mpich": (0.8e-6, 9e9),
+    "mpi:openmpi:fresh": (0.35e-6, 8e9),
+    "mpi:mpich:fresh": (0.8e-6, 9e9),
     "msg-via": (0.3e-6, 9.9e9),
     "msg-bip": (0.5e-6, 9.9e9),
     "msg-tcp": (3.6e-6, 2e9),

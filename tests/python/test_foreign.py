@@ -174,10 +174,11 @@ def test_the_verdict_on_netpipe_names_the_sizes_that_disagree():
     mine, peer = document["series"]
     peer["protocol"] = "netpipe:tcp"
     for point, other, factor in zip(mine["points"], peer["points"], (1.05, 0.95, 1.5), strict=True):
-        other["one_way_s"]["median"] = factor * point["one_way_s"]["median"]
+        other["rounds"] = list(reversed(point["rounds"]))
+        other["bursts_s"] = [factor * time for time in reversed(point["bursts_s"])]
     (text,) = table.agreement(document)
     assert text.startswith("netpipe:tcp and tcp agree within 10 % at 2 of 3 sizes. Not at: 4 KiB (1.50), ")
-    mine["points"][2]["bursts_best_s"] = [peer["points"][2]["one_way_s"]["median"]]
+    mine["points"][2]["bursts_best_s"] = peer["points"][2]["bursts_s"][::-1]
     assert table.agreement(document) == ["netpipe:tcp and tcp agree within 10 % at 3 of 3 sizes."]
     assert best_of_trials([9.0] * 6 + [3.0, 5.0] + [9.0] * 6) == 4.0
     mine["protocol"] = "tcp:fresh"
@@ -185,3 +186,23 @@ def test_the_verdict_on_netpipe_names_the_sizes_that_disagree():
     mine["protocol"] = "tcp"
     peer["points"].pop()
     assert table.agreement(document) == ["netpipe:tcp and tcp agree within 10 % at 2 of 2 sizes."]
+
+
+def test_the_verdict_on_netpipe_compares_bursts_of_the_same_turn():
+    """A machine that becomes three times as slow in the middle slows both; medians over all bursts may hide that."""
+    SyntheticPair.reset()
+    document = sweep.run(plan.Config(["tcp", "udp"], [64], seconds=0.3), pair_class=SyntheticPair).document
+    mine, peer = document["series"]
+    peer["protocol"] = "netpipe:tcp"
+    ours, theirs = mine["points"][0], peer["points"][0]
+    ours["rounds"], theirs["rounds"] = [0, 1, 2, 3, 4], [1, 2, 3, 4, 5]
+    ours["bursts_s"] = [1.0, 1.0, 1.0, 3.0, 3.0]
+    theirs["bursts_s"] = [1.02, 1.03, 3.03, 3.06, 3.0]
+    assert np.median(theirs["bursts_s"]) == 3 * np.median(ours["bursts_s"])
+    assert table.agreement(document) == ["netpipe:tcp and tcp agree within 10 % at 1 of 1 size."]
+    theirs["bursts_s"] = [1.2, 1.2, 3.6, 3.6, 3.0]
+    (text,) = table.agreement(document)
+    assert "Not at: 64 B (1.20)" in text
+    del ours["rounds"]  # of another program
+    theirs["one_way_s"]["median"] = 1.05
+    assert table.agreement(document) == ["netpipe:tcp and tcp agree within 10 % at 1 of 1 size."]

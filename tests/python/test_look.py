@@ -13,9 +13,9 @@ NAMES = [*endpoints.protocols(), "via", "bip", *(f"mpi:{one}" for one in ("mpich
 def test_every_protocol_is_in_the_table():
     chosen = look.looks(endpoints.protocols())
     for row in endpoints.protocols().values():
-        colour, marker = row.look.split()  # "vermilion o", in the protocol's row
-        assert chosen[row.name] == look.Look(look.COLOURS[colour], marker)
-    pairs = [(one.colour, one.marker) for one in chosen.values()]
+        colour, marker, *outline = row.look.split()  # "vermilion o", in the protocol's row
+        assert chosen[row.name] == look.Look(look.COLOURS[colour], marker, hollow=outline == ["outline"])
+    pairs = [(one.colour, one.marker, one.hollow) for one in chosen.values()]
     assert len(set(pairs)) == len(pairs)
 
 
@@ -28,7 +28,7 @@ def test_members_of_a_family_differ_in_grey():
     families = {}
     for name in endpoints.protocols():
         one = look.look(name)
-        families.setdefault(one.colour, []).append(one.marker)
+        families.setdefault(one.colour, []).append((one.marker, one.hollow))
     for markers in families.values():
         assert len(set(markers)) == len(markers)
     assert set(families) <= set(look.PALETTE)

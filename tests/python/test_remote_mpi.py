@@ -96,6 +96,20 @@ def test_frames_of_an_mpi_cross_the_wire(remote, flavour):
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
+def test_each_burst_of_a_fresh_pair_has_processes_of_its_own(remote, on_hosts, flavour):
+    needs.mpi_library(f"mpi:{flavour}")
+    with Pair(f"mpi:{flavour}:fresh", testbed=remote, timeout_s=LIMIT_S) as pair:
+        used = []
+        for nbytes in (64, 1 << 16):
+            assert pair.run(nbytes, count=20, validate=True).one_way_s.size == 20
+            used += pair.pids
+            ranks = [one for one in on_hosts().values() if re.search(r"^\S*python\S* .*--take", one)]
+            assert len(ranks) == 2, ranks  # The processes of the burst before have gone.
+        assert len(set(used)) == 4
+        assert pair.info["hosts"] == "ssh"
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
 @pytest.mark.parametrize("side", [0, 1])
 def test_a_killed_rank_ends_the_pair(remote, on_hosts, flavour, side):
     needs.mpi_library(f"mpi:{flavour}")

@@ -63,6 +63,10 @@ class Team:
     start_s: ClassVar[float]  # limit for the start of all processes
 
     def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        """Set the state in which no process has been started."""
         self._channels: list[Channel] = []
         self._processes: list[Any] = []
         self._mpi: Ranks | FarRanks | None = None
@@ -148,6 +152,12 @@ class Team:
         for process in self._processes:
             with contextlib.suppress(Exception):  # TimeoutExpired, or the testbed's HostTimeoutError
                 process.wait(timeout=max(0.0, deadline - time.monotonic()))
+
+    def _begin_again(self) -> None:
+        """End all processes, so that the caller can start new ones."""
+        self._dismiss()
+        self._end()
+        self._begin()
 
     def _end(self) -> None:
         """Kill all processes that still run, and release everything."""

@@ -83,7 +83,8 @@ class Protocol:
     side : str
         Class that implements the protocol in a worker, as "module:Class" in :mod:`viakit.measure`.
     look : str
-        Colour and marker in pictures, as in "vermilion o" (:mod:`viakit.measure.look`).
+        Colour and marker in pictures, as in "vermilion o" (:mod:`viakit.measure.look`). A third word, "outline", makes
+        the marker an outline.
     title : str
         Subject of a sentence in a report. Default: the name.
     counts_calls : bool
@@ -99,6 +100,8 @@ class Protocol:
         Bytes of a packet on an IP network before the payload.
     policy : str
         Policy of the message engine that the name has after a colon; "": none.
+    new_ranks : bool
+        Whether each burst has new processes of the MPI library, which make new connections.
     """
 
     name: str
@@ -120,6 +123,7 @@ class Protocol:
     options: tuple[str, ...] = ()
     headers: int = 0
     policy: str = ""
+    new_ranks: bool = False
 
     @property
     def raw(self) -> bool:
@@ -152,11 +156,16 @@ class Protocol:
         return "NPmpi" in self.needs
 
     @property
+    def starts_in_bursts(self) -> bool:
+        """Whether each burst starts processes of an MPI library. Their start is not the time of its messages."""
+        return self.runs_mpi or self.new_ranks
+
+    @property
     def library(self) -> str:
         """Name of the MPI library for :func:`viakit.launch.mpi_library.find`: "mpi:mpich" for "put-mpi:mpich"."""
         if self.runs_mpi:
             return f"mpi:{self.name.rpartition(':')[2]}"
-        return "mpi:openmpi+oshmem" if self.name == "shmem" else self.name.rpartition("-")[2]
+        return "mpi:openmpi+oshmem" if self.name == "shmem" else self.name.rpartition("-")[2].removesuffix(":fresh")
 
     @property
     def takes_faults(self) -> bool:
@@ -274,6 +283,10 @@ _TABLE = {
         _row("mpi", "mpi", "sides_msg:MpiSide", "purple h", "the MPI that mpi4py finds", "MPI", **_MPI),
         _row("mpi:mpich", "mpi", "sides_msg:MpiSide", "purple <", "MPICH", "MPICH", **_MPI),
         _row("mpi:openmpi", "mpi", "sides_msg:MpiSide", "purple >", "Open MPI", "Open MPI", **_MPI),
+        *(_row(f"mpi:{name}:fresh", "mpi", "sides_msg:MpiSide", f"purple {marker} outline",
+               f"{title} with new processes for each burst, as netpipe:{name} starts them",
+               f"{title} in new processes", new_ranks=True, **_MPI)
+          for name, title, marker in (("mpich", "MPICH", "<"), ("openmpi", "Open MPI", ">"))),
         _row("put-via", "via", "sides_win:PutSide", "green o",
              "Put into a window over VIA, then a Put of a counter",
              "Put over VIA", **_PUT, **_IN_WINDOW),

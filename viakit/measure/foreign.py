@@ -27,12 +27,12 @@ from viakit.measure.result import SCHEMA, Document, ResultError
 __all__ = ["NETPIPE_PEERS", "NETPIPE_TRIALS", "Foreign", "best_of_trials", "netpipe_points", "parse", "read"]
 
 NETPIPE_TRIALS = 7  # that NetPIPE makes of each size, and of which it reports the best
-# What NetPIPE's program is compared with: the first of these in a sweep. NPtcp makes a connection for each burst, and
-# so does tcp:fresh.
+# What NetPIPE's program is compared with: the first of these in a sweep. NetPIPE makes a connection for each burst, and
+# so do those with "fresh".
 NETPIPE_PEERS = {
     "netpipe:tcp": ("tcp:fresh", "tcp"),
-    "netpipe:openmpi": ("mpi:openmpi",),
-    "netpipe:mpich": ("mpi:mpich",),
+    "netpipe:openmpi": ("mpi:openmpi:fresh", "mpi:openmpi"),
+    "netpipe:mpich": ("mpi:mpich:fresh", "mpi:mpich"),
 }
 _MBIT = float(1 << 20)  # NetPIPE's "Mbps" are of 2^20 bits
 

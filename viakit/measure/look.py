@@ -93,8 +93,8 @@ class Look:
     dash : tuple of float
         Lengths of strokes and gaps in widths of the line; empty: a solid line.
     hollow : bool
-        Whether markers are drawn as outlines: the curves of a second result, and some policies; in a second result the
-        others.
+        Whether markers are drawn as outlines: the curves of a second result, some policies, and MPI libraries in new
+        processes; in a second result the others.
     """
 
     colour: str
@@ -168,8 +168,8 @@ def _known(name: str) -> Look | None:
     if row is None or row.policy or not row.look:
         first, comma, _ = name.partition(", ")
         return _of_policy(name) or (_known(first) if comma else None)
-    colour, marker = row.look.split()
-    return Look(COLOURS[colour], marker)
+    colour, marker, *outline = row.look.split()
+    return Look(COLOURS[colour], marker, hollow=bool(outline))
 
 
 def looks(names: Iterable[str], kept: Mapping[str, Look] | None = None) -> dict[str, Look]:

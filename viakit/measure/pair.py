@@ -8,7 +8,8 @@
 
 A pair starts worker A on the first allowed core and worker B on the second: on this host, on two hosts of a testbed, or
 under ``mpiexec``. Between runs both sleep in read(), so that any number of pairs can be open and be measured in turns.
-The workers end with the pair, and with the process that created it, even if that is killed.
+The workers end with the pair, and with the process that created it, even if that is killed. Protocols such as
+``mpi:openmpi:fresh`` start new workers for each run.
 """
 
 from __future__ import annotations
@@ -22,8 +23,6 @@ import warnings
 from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from viakit.base import secret as _secret
 from viakit.base.channel import Channel
@@ -42,7 +41,7 @@ from viakit.measure.endpoints import (
     lookup,
 )
 from viakit.measure.environment import caches
-from viakit.measure.samples import Samples
+from viakit.measure.samples import Samples, samples_of
 
 if TYPE_CHECKING:
     from viakit.machines import Machine
@@ -57,9 +56,6 @@ _SLOWEST_BPS = 1e6  # a slower wire counts as broken
 _MAX_OFFSET = 4095
 _COLD_CACHES = 1.5  # size of the pool of cold buffers, in last-level caches
 _COLD_BYTES = 64 << 20  # size of that pool if the caches are unknown
-
-# Counters of protocols that send frames or datagrams of their own.
-_FRAME_COUNTERS = ("timeouts", "frames_retransmitted", "acks_sent", "frames_dropped")
 
 # If two workers report different reasons for one failure, the one that is first in this list is the cause.
 _CAUSES = ("died", "usage", "missing", "refused", "version", "mismatch", "error", "gone", "timeout", "stopped")
@@ -112,7 +108,7 @@ class Pair(children.Team):
     protocol : Protocol
         Description of the protocol.
     pids : list of int
-        Process numbers of A and B in their own namespaces (on a testbed, those of their hosts).
+        Process numbers of the present A and B in their own namespaces (on a testbed, those of their hosts).
     info : dict
         Properties for the result: "protocol", "level", "wait", "hosts", "library", "version", "transport", "interface",
         "mtu", "offloads", "form", "clock", "loop_overhead_s" (of the measuring loop, per message), "cores".
@@ -183,6 +179,7 @@ class Pair(children.Team):
         self.pids: list[int] = []
         self._runs = secrets.randbits(24)
         self._broken: str | None = None
+        self._used = False  # whether messages have been sent by these processes
         self._closed = False
         self._cores = [self._core_of(side) for side in range(2)]
         self.info: dict[str, Any] = {}
@@ -233,6 +230,12 @@ class Pair(children.Team):
         finally:
             self._channels = [ranks[rank] for rank in sorted(ranks)]
             self.pids = [pids[rank] for rank in sorted(pids)]
+
+    def _renew_ranks(self) -> None:
+        """End both ranks, and start and connect new ones. The time limit of a run does not include this."""
+        self._begin_again()
+        self._start()
+        self._connect()
 
     def reconnect(self, sockbuf: int | None) -> None:
         """Replace the connection by one with socket buffers of *sockbuf* bytes; only for tcp and unix.
@@ -478,6 +481,9 @@ class Pair(children.Team):
             "stall_s": min(timeout_s, 10 + nbytes / _SLOWEST_BPS),
         }
         try:
+            if self.protocol.new_ranks and self._used:
+                self._renew_ranks()
+            self._used = True
             self._both(
                 [{"op": "prepare", "plan": plan | {"side": side}} for side in range(2)], time.monotonic() + timeout_s
             )
@@ -486,7 +492,7 @@ class Pair(children.Team):
             self._broken = self._broken or f"a run was broken off ({type(error).__name__})"
             self._kill()
             raise
-        return self._samples(plan, answers)
+        return samples_of(self.protocol, plan, answers)
 
     def _check_run(self, nbytes: int, mode: str, count: int, repeats: int, offset: int, timeout_s: float) -> None:
         protocol = self.protocol
@@ -508,27 +514,6 @@ class Pair(children.Team):
             raise ValueError(f"offset is {offset}; expected 0 to {_MAX_OFFSET}")
         if not timeout_s > 0:
             raise ValueError(f"timeout_s is {timeout_s}; expected more than 0")
-
-    def _samples(self, plan: dict[str, Any], answers: list[tuple[dict[str, Any], bytes]]) -> Samples:
-        times = np.frombuffer(answers[0][1], dtype=np.float64) * 1e-9
-        counters: dict[str, int] = {}
-        for answer, _ in answers:
-            for key, value in answer["counters"].items():
-                counters[key] = counters.get(key, 0) + value
-        # A counter that the protocol does not count is left out, because 0 would be a claim.
-        uncounted = ("system_calls",) * (not self.protocol.counts_calls)
-        uncounted += _FRAME_COUNTERS * (not self.protocol.counts_frames)
-        counters = {key: value for key, value in counters.items() if key not in uncounted}
-        in_turns = plan["mode"] in ("pingpong", "overlap")
-        n = plan["warmup"] + plan["count"] * (1 if in_turns else plan["repeats"])
-        counters["messages"] = n if plan["mode"] == "stream" else 2 * n
-        rate = alone = None
-        if plan["mode"] == "overlap":
-            alone, times = times[::2], times[1::2]
-        if not in_turns:
-            rate = (2 if plan["mode"] == "bidir" else 1) * plan["nbytes"] / times
-        lost, touch_s = counters.get("frames_retransmitted", 0), answers[0][0].get("touch_s")
-        return Samples(times, rate, counters, lost, plan["nbytes"], plan["mode"], touch_s, alone)
 
     # ------------------------------------------------------------------------------------ ending
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Samples"]
+from viakit.measure.endpoints import Protocol
+
+__all__ = ["Samples", "samples_of"]
+
+# Counters of protocols that send frames or datagrams of their own.
+_FRAME_COUNTERS = ("timeouts", "frames_retransmitted", "acks_sent", "frames_dropped")
 
 
 @dataclass
@@ -43,3 +50,26 @@ class Samples:
     mode: str = "pingpong"
     touch_s: float | None = None
     alone_s: NDArray[np.float64] | None = None
+
+
+def samples_of(protocol: Protocol, plan: dict[str, Any], answers: Sequence[tuple[dict[str, Any], bytes]]) -> Samples:
+    """Return the samples of a run of *plan* from the answers of both sides to the request "go"."""
+    times = np.frombuffer(answers[0][1], dtype=np.float64) * 1e-9
+    counters: dict[str, int] = {}
+    for answer, _ in answers:
+        for key, value in answer["counters"].items():
+            counters[key] = counters.get(key, 0) + value
+    # A counter that the protocol does not count is left out, because 0 would be a claim.
+    uncounted = ("system_calls",) * (not protocol.counts_calls)
+    uncounted += _FRAME_COUNTERS * (not protocol.counts_frames)
+    counters = {key: value for key, value in counters.items() if key not in uncounted}
+    in_turns = plan["mode"] in ("pingpong", "overlap")
+    n = plan["warmup"] + plan["count"] * (1 if in_turns else plan["repeats"])
+    counters["messages"] = n if plan["mode"] == "stream" else 2 * n
+    rate = alone = None
+    if plan["mode"] == "overlap":
+        alone, times = times[::2], times[1::2]
+    if not in_turns:
+        rate = (2 if plan["mode"] == "bidir" else 1) * plan["nbytes"] / times
+    lost, touch_s = counters.get("frames_retransmitted", 0), answers[0][0].get("touch_s")
+    return Samples(times, rate, counters, lost, plan["nbytes"], plan["mode"], touch_s, alone)

@@ -342,8 +342,8 @@ class _Run:
             return
         point.take(samples, number)
         if self.config.machine is None:
-            # The start of a foreign program is not the time of its messages.
-            self._adapt(point, number, 0.0 if point.series.protocol.runs_mpi else wall_s)
+            # The start of processes is not the time of their messages.
+            self._adapt(point, number, 0.0 if point.series.protocol.starts_in_bursts else wall_s)
         if self.on_point is not None and not point.series.is_floor:
             described = describe(point.series, self.config, self.infos[point.series])
             self.on_point(described, point.as_dict(self.config.mode))

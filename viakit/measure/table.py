@@ -388,10 +388,18 @@ def faults_of(document: Document) -> list[str]:
     return texts
 
 
-def _as_netpipe(point: Mapping[str, Any]) -> float:
-    """Return viakit's time as NetPIPE takes it, the median over the bursts of the best trial; else the median."""
-    best = point.get("bursts_best_s")
-    return float(statistics.median(best) if best else point["one_way_s"]["median"])
+def _ratio_as_netpipe(peer: Mapping[str, Any], mine: Mapping[str, Any]) -> float:
+    """Return the ratio of the time of a point of NetPIPE to that of viakit's loop, taken as NetPIPE takes it.
+
+    It is the median of the ratios of bursts of the same round, which are neighbours in time. So a machine whose speed
+    changes during the sweep changes both times of a ratio. Without common rounds it is the ratio of the medians.
+    """
+    times = mine.get("bursts_best_s") or mine.get("bursts_s") or []
+    ours = dict(zip(mine.get("rounds") or [], times, strict=False))
+    theirs = dict(zip(peer.get("rounds") or [], peer.get("bursts_s") or [], strict=False))
+    if common := ours.keys() & theirs.keys():
+        return statistics.median(theirs[i] / ours[i] for i in common)
+    return float(peer["one_way_s"]["median"] / (statistics.median(times) if times else mine["one_way_s"]["median"]))
 
 
 def agreement(document: Document) -> list[str]:
@@ -422,7 +430,7 @@ def _without_verdict(document: Document, peers: Mapping[str, Sequence[str]]) -> 
 def _verdict(mine: Mapping[str, Any], peer: Mapping[str, Any]) -> str:
     """Return the verdict on a series of viakit's loop and one of NetPIPE's program, at the sizes that both have."""
     pairs = [(point, other) for point in mine["points"] if (other := point_at(peer, point["nbytes"]))]
-    ratios = {a["nbytes"]: b["one_way_s"]["median"] / _as_netpipe(a) for a, b in pairs}
+    ratios = {a["nbytes"]: _ratio_as_netpipe(b, a) for a, b in pairs}
     far = {n: ratio for n, ratio in ratios.items() if not 1 / AGREES <= ratio <= AGREES}
     limit = f"{100 * (AGREES - 1):.0f} %"
     near = f"{len(ratios) - len(far)} of {counted(len(ratios), 'size')}"
