@@ -268,6 +268,7 @@ int bip_irecv(int *buf, int maxlength)
 
 /* ---------------------------------------------------------------- short messages */
 
+/* *node is set only if a message was received. A long message, and none, are both -1. */
 int bip_trecvshort(int tag, int *buf, int maxlength, int *node)
 {
     size_t len = 0;

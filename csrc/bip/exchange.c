@@ -33,6 +33,7 @@
 #define WORD 32
 #define NAME_BYTES 7 /* of the hash: the name of an shm link has room for 15 digits */
 
+/* The socket failed or the time is over: errno has the reason. Returns -1 with a text in error. */
 static int failed(char *error)
 {
     snprintf(error, BIP_ERROR_LEN,
@@ -42,7 +43,9 @@ static int failed(char *error)
     return -1;
 }
 
-/* One exchange of blobs that all have len bytes. The answer is verified, for other programs may be at the meeting. */
+/* One exchange of blobs that all have len bytes. The answer is verified, for other programs may be at the meeting.
+ * Returns 0, or -1 with a text. After an error the position in the stream is unknown, so the descriptor cannot be used
+ * for another exchange. */
 static int exchange(const bip_launch *launch, const void *own, size_t len, void *all, uint64_t deadline, char *error)
 {
     uint32_t word = (uint32_t)len, state = 0, n = 0;
@@ -73,6 +76,7 @@ static int exchange(const bip_launch *launch, const void *own, size_t len, void 
     return 0;
 }
 
+/* Requires that this rank's blob has come back unchanged, at its place. Returns 0, or -1 with a text. */
 static int require_own(const bip_launch *launch, const void *all, const void *own, size_t len, char *error)
 {
     if (memcmp((const char *)all + (size_t)launch->rank * len, own, len) == 0)
@@ -83,7 +87,8 @@ static int require_own(const bip_launch *launch, const void *all, const void *ow
     return -1;
 }
 
-/* Exchanges nonces, and derives the key of all later tags. */
+/* Exchanges nonces, and derives the key of all later tags. The nonces make the key new for each job, also if two jobs
+ * have the same secret. A blob of one job is then refused in the other. Returns 0, or -1 with a text. */
 static int agree(bip_launch *launch, uint64_t deadline, char *error)
 {
     static const char purpose[] = "viakit exchange"; /* with its zero */
@@ -106,6 +111,8 @@ static int agree(bip_launch *launch, uint64_t deadline, char *error)
     return code;
 }
 
+/* The tag of that rank's blob in the current exchange. It contains both numbers, so a blob of another rank, or of an
+ * earlier exchange, has another tag. */
 static void make_tag(const bip_launch *launch, int rank, const void *blob, size_t len, uint8_t tag[TAG])
 {
     uint32_t numbers[2] = {launch->n_exchanges, (uint32_t)rank};
@@ -118,7 +125,8 @@ static void make_tag(const bip_launch *launch, int rank, const void *blob, size_
     memcpy(tag, digest, TAG);
 }
 
-/* blobs: room for those of all ranks with their tags, and behind them for this rank's. */
+/* blobs: room for those of all ranks with their tags, and behind them for this rank's. Tags are compared in constant
+ * time. `all` is complete only on success, because a wrong tag ends the exchange. */
 static int exchange_tagged(bip_launch *launch, const void *own, size_t len, uint8_t *blobs, void *all,
                            uint64_t deadline, char *error)
 {

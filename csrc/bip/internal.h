@@ -38,11 +38,11 @@
 
 #define RESERVED 8
 #define BEATS 8
-#define SEND_SLOTS 64
-#define KEPT_SLOTS 4 /* send slots kept free for messages that must always go out */
-#define PACKETS 64   /* packets of the pipeline that may be in flight */
-#define REGIONS 64   /* registered buffers in the cache of a NIC */
-#define BUCKETS 256
+#define SEND_SLOTS 64 /* send buffers of a NIC, for all its ranks */
+#define KEPT_SLOTS 4  /* send slots kept free for messages that must always go out */
+#define PACKETS 64    /* packets of the pipeline that may be in flight */
+#define REGIONS 64    /* registered buffers in the cache of a NIC */
+#define BUCKETS 256   /* of the hash table of tags */
 
 enum { KIND_SHORT = 1, KIND_REQUEST, KIND_GO, KIND_REFUSE, KIND_CREDIT, KIND_BYE, KIND_BEAT };
 
@@ -73,7 +73,7 @@ typedef struct bip_arrival {
     struct bip_arrival *next;
     struct bip_peer *peer;
     bip_head head;
-    char *data;
+    char *data;              /* head.len bytes of a short message; a REQUEST has none here */
     struct peers_slot *slot; /* NULL: in the tag's own queue */
 } bip_arrival;
 
@@ -86,15 +86,17 @@ typedef struct bip_slot {
 
 typedef struct bip_recv bip_recv;
 
+/* Another rank of the job, or this rank itself, which has no port (pair.port is NULL). `pair` is first, because
+ * csrc/peers allocates these structs and finds them by their pair. */
 typedef struct bip_peer {
     struct peers_pair pair;
     int rank;
-    size_t small;     /* limit of short messages to that rank */
-    uint32_t n_slots; /* of its queue */
-    uint32_t send_seq, recv_seq;
-    bip_recv *incoming; /* the receive into whose buffer it is writing */
-    uint32_t long_sent; /* long messages sent to it, the current one included */
-    uint32_t long_received;
+    size_t small;                      /* limit of short messages to that rank */
+    uint32_t n_slots;                  /* of its queue */
+    uint32_t send_seq, recv_seq;       /* numbers of the next SHORT or REQUEST in each direction */
+    bip_recv *incoming;                /* the receive into whose buffer it is writing */
+    uint32_t long_sent;                /* long messages sent to it, the current one included */
+    uint32_t long_received;            /* from it, complete */
     uint16_t sent_number, recv_number; /* of the next head in each direction */
     uint8_t n_beats;                   /* BEATs sent since the last head from it */
     /* Its REQUEST has arrived, and neither its data nor a REFUSE has ended it. Until then it sends no other. */
@@ -116,25 +118,27 @@ typedef struct {
     int code; /* its result */
     bip_peer *peer;
     int tag;
-    const char *buf;
-    size_t len, packet, posted, done;
-    uint32_t under_way;
+    const char *buf;                  /* the caller's, until the send has ended */
+    size_t len, packet, posted, done; /* bytes: in all, in a packet, with the NIC, acknowledged (send.c) */
+    uint32_t under_way;               /* packets posted and not acknowledged */
     uint32_t crc;
     uint64_t address;
     uint32_t handle;
     struct peers_region *region;
 } bip_send_request;
 
+/* The record of a tag in use (picture in recv.c). It exists while any of `posted`, `first`, `held` or `n_own` is set.
+ */
 typedef struct bip_tag {
     struct bip_tag *next;
     int tag;
     bip_recv *posted;
     bip_arrival *first, *last;
-    bip_arrival *held;     /* message that getmsg has returned */
-    bip_arrival *own_free; /* the tag's own queue */
-    char **own_memory;     /* its allocations */
-    uint32_t n_own, n_own_memory;
-    size_t own_len;
+    bip_arrival *held;            /* message that getmsg has returned */
+    bip_arrival *own_free;        /* the tag's own queue */
+    char **own_memory;            /* its allocations */
+    uint32_t n_own, n_own_memory; /* places of the own queue; allocations */
+    size_t own_len;               /* bytes of data in each place */
 } bip_tag;
 
 /* WANTS_GO has matched a long message and needs a buffer to send GO (picture in recv.c). From MOVING on, the peer
@@ -145,11 +149,11 @@ typedef enum { RECV_FREE, RECV_POSTED, RECV_WANTS_GO, RECV_MOVING, RECV_DONE } b
 struct bip_recv {
     bip_recv_state state;
     int index;
-    uint32_t generation;
+    uint32_t generation; /* 13 bits (end_recv in recv.c) */
     int code;
     bip_tag *tag;
     char *buf;
-    size_t max_len, len;
+    size_t max_len, len; /* room in buf; bytes of the message that has matched */
     bip_peer *peer;
     struct peers_region *region;
     bool noted; /* its end is reported to the layer, with this cookie: */
@@ -169,16 +173,16 @@ struct bip_job {
     uint64_t n_sends; /* sends started, except a layer's short messages: the source of ids (send.c) */
     bip_tag *buckets[BUCKETS], *free_tags;
     bip_recv **recvs, *free_recvs, *wants_go;
-    int n_recvs;
-    int n_left;
+    int n_recvs;        /* records in recvs, free ones included */
+    int n_left;         /* other ranks that have left or died */
     int dead;           /* a rank that died; -1: none */
     int dead_code;      /* BIP_ERR_PEER, or DAMAGED */
     uint64_t next_beat; /* unreliable: vk_now() */
     bool control_due;   /* a CREDIT or REFUSE found no buffer */
-    size_t memory;
+    size_t memory;      /* bytes of queues and buffers (bip_memory) */
     bool connected;
     char name[16];
-    uint64_t host;
+    uint64_t host; /* hash of the text that names this machine */
     uint64_t counters[BIP_N_COUNTERS];
     char error[BIP_ERROR_LEN];
 };

@@ -21,6 +21,8 @@ static int number(const char *name)
     return text && end != text && *end == 0 && value >= 0 && value < 1 << 20 ? (int)value : -1;
 }
 
+/* The secret is read before the rank connects, because its first message to a meeting point contains a proof. The
+ * network is not used if VIAKIT_LOCAL_SIZE shows that all ranks are on this host. */
 int bip_launch_find(bip_launch *launch, char *error)
 {
     const char *rendezvous = getenv("VIAKIT_RENDEZVOUS");

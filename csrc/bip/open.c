@@ -115,12 +115,14 @@ static int check_options(bip_job *job, const bip_options *given)
 
 /* ---------------------------------------------------------------- NICs */
 
+/* csrc/peers reports its errors here: the text becomes the job's, and the result is BIP's code. */
 static int net_failed(void *job, enum peers_error error, const char *text)
 {
     return bip_fail(job, error == PEERS_ERR_TIMEOUT ? BIP_ERR_TIMEOUT : BIP_ERR_RESOURCE, "%s", text);
 }
 
-/* Opens a NIC, and chooses the table of its link and the length of its slots. */
+/* Opens a NIC, and chooses the table of its link and the length of its slots. The table comes from the caller, else
+ * from this machine's calibration, else from the built-in model. Returns 0 or a code with a text. */
 static int open_port(bip_job *job, int index, const char *device)
 {
     const bip_options *o = &job->options;
@@ -147,6 +149,8 @@ static int open_port(bip_job *job, int index, const char *device)
     return 0;
 }
 
+/* The parameters of csrc/peers for BIP. `strict` limits the registered buffers to REGIONS for each NIC: a receive that
+ * needs another one waits, and a send fails. */
 static void choose_net(bip_job *job)
 {
     job->net =
@@ -166,6 +170,8 @@ static void choose_net(bip_job *job)
                        .counters = {.misses = &job->counters[BIP_COUNTER_registrations]}};
 }
 
+/* All errors after the first allocation leave by one place, which closes the job. bip_close works on a job in any
+ * state, because a job begins with zeros. */
 int bip_open(const bip_options *options, bip_job **job_out, char *error)
 {
     bip_job *job = calloc(1, sizeof *job);
@@ -233,7 +239,7 @@ void bip_card(const bip_job *job, uint8_t card[BIP_CARD_LEN])
 /* ---------------------------------------------------------------- connecting */
 
 /* Evaluates all cards: ranks of this host, the limit of short messages in each direction, and the room in each other
- * rank's queue. */
+ * rank's queue. A card is data of another process, so every field is checked before it is used. Returns 0 or a code. */
 static int meet(bip_job *job, const bip_card_of *cards)
 {
     uint32_t n[2] = {0, 0}; /* ranks on each NIC */
@@ -282,6 +288,8 @@ void bip_attend(bip_job *job)
     peers_attend(&job->net);
 }
 
+/* The argument of while_connecting(), which csrc/peers calls between two tries. The job makes progress meanwhile,
+ * because a rank that is connected already may send. */
 struct connecting {
     bip_job *job;
     bip_wait wait;
@@ -293,6 +301,7 @@ static int while_connecting(void *context)
     return bip_wait_step(c->job, &c->wait);
 }
 
+/* The cards are copied into aligned structs first. In the caller's memory they may lie at any address. */
 int bip_connect(bip_job *job, const uint8_t *raw, int timeout_ms)
 {
     int n = job->options.n_ranks;

@@ -204,6 +204,7 @@ int bip_control(bip_peer *peer, int kind, int tag)
 
 /* ---------------------------------------------------------------- receives */
 
+/* Posts a slot of the queue again. Not for a lost peer, whose VI takes no descriptors. */
 static void post_recv(bip_peer *peer, struct peers_slot *slot)
 {
     VIP_RETURN code = peer->lost ? VIP_SUCCESS : peers_post_recv(&peer->pair, slot);

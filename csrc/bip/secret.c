@@ -16,6 +16,7 @@
 #define FILE_LEAST 32
 #define FILE_MOST 4096
 
+/* Writes why the file is refused, with the requirements. Returns -1. */
 static int refuse(const char *path, const char *why, char *error)
 {
     snprintf(error, BIP_ERROR_LEN,
@@ -25,7 +26,8 @@ static int refuse(const char *path, const char *why, char *error)
     return -1;
 }
 
-/* Owner, mode and size are those of the open file, so that it cannot be exchanged after the check. */
+/* Owner, mode and size are those of the open file, so that it cannot be exchanged after the check. The secret is a hash
+ * of the content, so the file may have any format. One byte more than FILE_MOST is read to detect a longer file. */
 static int read_checked(int fd, const char *path, unsigned char secret[BIP_SECRET_LEN], char *error)
 {
     static const char purpose[] = "viakit secret file";

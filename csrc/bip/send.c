@@ -53,8 +53,8 @@ void bip_send_end(bip_job *job, int code)
     }
 }
 
-/* Sends the short message or the REQUEST. Without a credit or a buffer it does nothing, and bip_send_step tries
- * again. */
+/* Sends the short message or the REQUEST. Without a credit or a buffer it does nothing, and bip_send_step tries again.
+ * It leaves the state at REQUESTED even for a short message, for which bip_send_end() follows at once. */
 static void start(bip_job *job)
 {
     bip_send_request *s = &job->send;

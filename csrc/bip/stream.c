@@ -1,4 +1,9 @@
-/* Bytes over a stream socket, until a deadline: see stream.h. */
+/*
+ * Bytes over a stream socket, until a deadline: see stream.h.
+ *
+ * Every call waits with poll and moves bytes without blocking, so the deadline holds also for a descriptor that blocks.
+ * Polls that end early, by a signal or after LONGEST_MS, begin again with the time that is left.
+ */
 #include "bip/stream.h"
 
 #include <errno.h>

@@ -28,6 +28,7 @@ static VIP_VI_HANDLE vi;
 static VIP_MEM_HANDLE memory;
 static VIP_DESCRIPTOR *done;
 
+/* Ends the program if a call failed. */
 static void check(VIP_RETURN code, const char *what)
 {
     if (code != VIP_SUCCESS)
@@ -54,13 +55,15 @@ static VIP_DESCRIPTOR *fill(VIP_DESCRIPTOR *d, char *data, VIP_UINT32 immediate)
     return d;
 }
 
+/* One send, and the wait for its descriptor. VipSendWait also returns when the connection is lost. */
 static void throw_ball(VIP_UINT32 left)
 {
     CHECK(VipPostSend(vi, fill(&b.thrown, b.ball, left), memory));
     CHECK(VipSendWait(vi, 5000, &done)); /* only then may the program reuse the descriptor */
 }
 
-/* Poll until the ball arrives. The descriptor is reposted before the other side can throw again. */
+/* Poll until the ball arrives. The descriptor is reposted before the other side can throw again. Returns the immediate
+ * data. Polling needs no time-out here: if the other player ends, the code is an error. */
 static VIP_UINT32 catch_ball(void)
 {
     VIP_RETURN code;

@@ -81,6 +81,7 @@ static void combine_long(int combine, size_t n, long double *to, const long doub
     }
 }
 
+/* Complex numbers have no order, so only sum and product exist (rma_combines). */
 static void combine_complex(int combine, size_t n, long double _Complex *to, const long double _Complex *from)
 {
     for (size_t i = 0; i < n; i++)

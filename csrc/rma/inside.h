@@ -61,10 +61,10 @@ enum { LOCK_NONE = 0, LOCK_SHARED = 1, LOCK_EXCLUSIVE = 2 };
 struct rma_op {
     rma_op *next; /* of the window */
     rma_window *win;
-    uint64_t id; /* never 0 */
-    int target;
-    int error; /* of the operation */
-    int complete;
+    uint64_t id;       /* never 0 */
+    int target;        /* the rank that executes it */
+    int error;         /* of the operation */
+    int complete;      /* 1: `error` is final */
     int orphan;        /* its owner does not want it any more */
     int is_lock;       /* a request for the target's lock */
     char *result;      /* for DATA */
@@ -78,7 +78,7 @@ struct rma_op {
 /* A rank that waits for this rank's lock. Its op `id` is completed when the lock is granted. */
 struct rma_waiter {
     struct rma_waiter *next;
-    int rank, kind;
+    int rank, kind; /* LOCK_SHARED or LOCK_EXCLUSIVE */
     uint64_t id;
 };
 
@@ -104,25 +104,25 @@ struct rma_part {
 struct rma_window {
     rma_window *next;
     rma *r;
-    uint32_t number;
-    int dynamic, joined, exposed;
+    uint32_t number;              /* the same on all ranks */
+    int dynamic, joined, exposed; /* no fixed memory, cards are known, registered by `place` */
     char *base;
     size_t len;
     msg_exposed place;
-    struct rma_attached *attached;
-    struct rma_part *parts;     /* [n_ranks] */
-    rma_op *ops;                /* newest first */
-    int n_shared, exclusive;    /* locks held here: number of shared ones; 1: an exclusive one */
-    struct rma_waiter *waiters; /* for this rank's lock, in order */
-    uint8_t *faults;            /* [n_ranks] 1: an operation of that rank was refused since its last flush */
+    struct rma_attached *attached; /* dynamic: its memory, in no order */
+    struct rma_part *parts;        /* [n_ranks] */
+    rma_op *ops;                   /* newest first */
+    int n_shared, exclusive;       /* locks held here: number of shared ones; 1: an exclusive one */
+    struct rma_waiter *waiters;    /* for this rank's lock, in order */
+    uint8_t *faults;               /* [n_ranks] 1: an operation of that rank was refused since its last flush */
 };
 
 struct rma {
     msg_world *world;
     struct msg_active active;
     rma_window *windows;
-    uint64_t next_id;
-    int n;
+    uint64_t next_id; /* of the next op; never 0 */
+    int n;            /* ranks of the world */
     /* Elements before an update, until its reply is sent. One buffer serves all windows: requests are handled one by
      * one, and msg_active_send has sent or copied it when it returns. */
     _Alignas(16) char before[UPDATE_MOST];

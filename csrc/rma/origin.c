@@ -133,6 +133,7 @@ int rma_op_look(rma_op *op)
     return op->complete;
 }
 
+/* Looks before and after one step of progress, so that a complete op costs no step. */
 int rma_op_test(rma_op *op)
 {
     msg_world *w = op->win->r->world;
@@ -294,6 +295,8 @@ static int put_by_rdma(rma_window *win, const void *buf, size_t len, int target,
     return code;
 }
 
+/* A plain copy if the memory is near, one RDMA write if the target's part is registered, else active messages. 0 bytes
+ * are checked, and then nothing is sent. */
 int rma_put(rma_window *win, const void *buf, size_t len, int target, uint64_t offset, rma_op **out)
 {
     msg_world *w = win->r->world;
@@ -314,6 +317,7 @@ int rma_put(rma_window *win, const void *buf, size_t len, int target, uint64_t o
     return code;
 }
 
+/* `len - 1 >= RMA_SHORT` also refuses 0, which wraps around. All refusals leave error texts to rma_put. */
 int rma_put_now(rma_window *win, const void *buf, size_t len, int target, uint64_t offset)
 {
     msg_world *w = win->r->world;
@@ -386,6 +390,7 @@ static int get_away(rma_window *win, void *buf, size_t len, int target, uint64_t
     return code;
 }
 
+/* The same choices as rma_put, with RDMA reads. */
 int rma_get(rma_window *win, void *buf, size_t len, int target, uint64_t offset, rma_op **out)
 {
     msg_world *w = win->r->world;

@@ -41,6 +41,7 @@ static int is_quiet(void *argument)
     return peer->state != MSG_PEER_CONNECTED || msg_all_written(peer);
 }
 
+/* A condition for rma_wait_until. */
 static int op_is_over(void *op)
 {
     return rma_op_look(op);
@@ -160,6 +161,7 @@ int rma_flush(rma_window *win, int target)
     return code;
 }
 
+/* 1 also in the child of a fork, which has no operations. */
 int rma_is_quiet(rma_window *win, int target)
 {
     msg_world *w = win->r->world;
@@ -199,6 +201,7 @@ int rma_lock(rma_window *win, int target, int exclusive)
     return code;
 }
 
+/* There is no reply: a rank that unlocks need not wait until the next one has the lock. */
 int rma_unlock(rma_window *win, int target)
 {
     msg_world *w = win->r->world;
@@ -225,6 +228,7 @@ static int check_all(const rma_window *win, const int *ranks, int n)
     return code;
 }
 
+/* A post to this rank itself is only counted. Posts need no reply, because rma_await_post waits for them. */
 int rma_post(rma_window *win, const int *ranks, int n)
 {
     msg_world *w = win->r->world;
@@ -293,6 +297,7 @@ struct awaited {
     int n, at, posts;
 };
 
+/* The number of unused notices of this rank: its posts, or its completions. */
 static uint32_t *count_of(const struct awaited *a, int rank)
 {
     return a->posts ? &a->win->parts[rank].posts : &a->win->parts[rank].completes;

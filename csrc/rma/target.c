@@ -64,6 +64,7 @@ int rma_update_here(rma_window *win, uint64_t offset, int type, int combine, con
     return MSG_SUCCESS;
 }
 
+/* The element is compared as bytes. `result` is written last, so it may overlap `desired` or `expected`. */
 int rma_swap_here(rma_window *win, uint64_t offset, const void *desired, const void *expected, void *result,
                   size_t size)
 {
@@ -88,6 +89,7 @@ static void put_arrived(rma_window *win, int source, const struct msg_rest *rest
         memcpy(to, data, len);
 }
 
+/* The data is copied from the window into packets now, so it is atomic with respect to updates. */
 static void get_arrived(rma_window *win, int source, const struct msg_rest *rest)
 {
     const char *from = rma_memory_at(win, rest->address, rest->len);
@@ -111,6 +113,7 @@ static void update_arrived(rma_window *win, int source, const struct msg_rest *r
     reply_data(win, source, rest->id, win->r->before, rest->peer_id, error ? 0 : len, error);
 }
 
+/* The packet must have exactly two elements. Any other length is an error in the reply, and changes nothing. */
 static void swap_arrived(rma_window *win, int source, const struct msg_rest *rest, const char *data, size_t len)
 {
     char before[SWAP_MOST];
@@ -140,7 +143,8 @@ static void hand_over(rma_window *win, int rank, int kind, uint64_t id)
     rma_reply_done(win, rank, id, MSG_SUCCESS);
 }
 
-/* Grants the lock in the order of the requests: one exclusive, or all shared ones up to the next exclusive. */
+/* Grants the lock in the order of the requests: one exclusive, or all shared ones up to the next exclusive. A shared
+ * request behind an exclusive one waits, so that a stream of shared locks cannot starve it. */
 static void serve_waiters(rma_window *win)
 {
     struct rma_waiter *x;
@@ -174,6 +178,7 @@ void rma_lock_here(rma_window *win, int rank, int kind, uint64_t id)
     }
 }
 
+/* Also for a rank that died. It may grant the lock to waiters, and so send replies. */
 void rma_unlock_here(rma_window *win, int rank)
 {
     /* LOCK_NONE: an UNLOCK without a lock changes nothing, whatever the other rank sends. */
@@ -248,6 +253,8 @@ static void flush_arrived(rma_window *win, int source, const struct msg_rest *re
     rma_reply_done(win, source, rest->id, fault ? MSG_ERR_ARG : MSG_SUCCESS);
 }
 
+/* The handler of active messages, with the world's lock. It must not wait. The data is valid only during the call. A
+ * kind or a window that does not exist is ignored, because a rank that breaks the protocol must not harm this one. */
 void rma_arrived(void *context, int source, const struct msg_packet *packet, const void *data, size_t len)
 {
     rma *r = context;
@@ -296,7 +303,7 @@ void rma_arrived(void *context, int source, const struct msg_packet *packet, con
     msg_changed(r->world);
 }
 
-/* A rank has left or died. */
+/* A rank has left or died. Called with the world's lock. */
 void rma_gone(void *context, int rank, int error)
 {
     rma *r = context;

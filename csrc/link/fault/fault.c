@@ -377,6 +377,8 @@ static int fault_request_all(struct link *link, const uint8_t address[6], struct
 
 /* ---------------------------------------------------------------- receiving: only timing and partitions */
 
+/* Link operation. It also sends what is due, because a NIC that only receives makes no other calls. The clock is read
+ * only if something depends on it. */
 static int fault_poll(struct link *link, int budget)
 {
     struct fault *fault = fault_of(link);
@@ -421,6 +423,7 @@ static void remove_fault(struct fault *fault)
     free(fault);
 }
 
+/* Link operation, for a NIC that closes with its faults still set. */
 static void fault_close(struct link *link)
 {
     struct fault *fault = fault_of(link);
@@ -430,6 +433,8 @@ static void fault_close(struct link *link)
     close(link);
 }
 
+/* The new table is a copy of the link's. So code that tests whether an operation exists gets the link's answer, except
+ * for those that the decorator adds or removes. */
 int fault_wrap(struct link_client *client, const struct link_ops **ops, struct link *link)
 {
     struct fault *fault = calloc(1, sizeof *fault);
@@ -486,6 +491,7 @@ void fault_set(struct fault *fault, const viakit_faults *faults)
     fault->filter = NULL;
 }
 
+/* fault_send_all_kept() in begin_anew() has ended the configured faults. */
 void fault_set_filter(struct fault *fault, viakit_frame_filter filter, void *context)
 {
     begin_anew(fault);

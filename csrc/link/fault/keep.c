@@ -88,6 +88,7 @@ void fault_enqueue(struct fault *fault, struct link_flat *flat, uint64_t number,
     link_timer(fault->client, due);
 }
 
+/* Removes the first frame of the line, which is not empty. The caller owns it. */
 static struct link_flat *line_pop(struct fault *fault)
 {
     struct link_flat *flat = fault->line;
@@ -98,7 +99,8 @@ static struct link_flat *line_pop(struct fault *fault)
     return flat;
 }
 
-/* Sends frames in runs to one peer, so that super-frames can be formed again. */
+/* Sends frames in runs to one peer, so that super-frames can be formed again. It stops at the first frame that the link
+ * does not accept, so the line keeps its order. */
 void fault_advance_line(struct fault *fault, uint64_t now)
 {
     while (fault->line && fault->line->due <= now) {
@@ -144,6 +146,8 @@ void fault_forget_late(struct fault *fault, struct link_flat *flat)
     fault->n_late--;
 }
 
+/* `next` is read first, because a frame that is sent is freed. A frame that found no room stays in the list for the
+ * next poll. */
 void fault_send_overdue(struct fault *fault, uint64_t now, int all)
 {
     for (struct link_flat *p = fault->late, *next; p; p = next) {
@@ -166,6 +170,7 @@ void fault_send_overdue(struct fault *fault, uint64_t now, int all)
 
 /* ---------------------------------------------------------------- releasing */
 
+/* The line first, because late frames are to be overtaken. */
 void fault_send_all_kept(struct fault *fault)
 {
     /* No further fault applies to these frames. VK_NEVER: every due time has passed. */

@@ -8,11 +8,11 @@
 #include "link/fault/fault.h"
 #include "link/flat.h"
 
-#define CHUNK 64 /* frames handled together: more than a super-frame has */
-#define LATE_MOST 64
+#define CHUNK 64                           /* frames handled together: more than a super-frame has */
+#define LATE_MOST 64                       /* late frames at a time; further ones are sent in order */
 #define MOST_ITEMS (2 * CHUNK + LATE_MOST) /* a duplicate of each, and every late one behind some frame */
-#define LINE_MOST (16u << 20)
-#define KINDS 32
+#define LINE_MOST (16u << 20)              /* bytes in the line; then the link appears full */
+#define KINDS 32                           /* bound of WIRE_* kinds, which have four bits in a header */
 
 /* One frame to pass on. */
 struct item {
@@ -28,32 +28,32 @@ struct item {
  * of one send. They take some tens of kilobytes, too much for the program's stack. */
 struct fault {
     struct link_client *client;
-    struct link_ops ops; /* the link's table with the decorated operations replaced */
-    const struct link_ops *inner;
-    struct link *link;
+    struct link_ops ops;          /* the link's table with the decorated operations replaced */
+    const struct link_ops *inner; /* the table behind: the link's own, or a tap's */
+    struct link *link;            /* the argument of all operations of `inner` */
 
-    int active; /* faults are set */
-    viakit_faults faults;
+    int active;                     /* faults are set */
+    viakit_faults faults;           /* valid while `active` */
     uint64_t index, of_kind[KINDS]; /* numbers of the next frames */
     uint64_t began;                 /* ns: when the faults were set */
 
-    viakit_frame_filter filter;
+    viakit_frame_filter filter; /* NULL: none. The program's, called by the owner */
     void *filter_context;
     int decided; /* the filter has already decided on frame `index`: */
     viakit_verdict verdict;
     struct link_flat *held; /* held by the filter's verdict: the next frame overtakes it */
 
-    struct link_flat *late;
+    struct link_flat *late; /* in the order of their numbers */
     uint32_t n_late;
     struct link_flat *line, **line_end;
-    size_t line_bytes;
+    size_t line_bytes; /* of the frames in the line */
     uint64_t line_due; /* due time of its last frame: no later frame is sent sooner */
 
     /* state of one send */
     struct item items[MOST_ITEMS];
-    int n_items, plain; /* plain: the items are exactly the offered frames */
-    uint8_t fate[CHUNK];
-    struct link_frame out[MOST_ITEMS];
+    int n_items, plain;                /* plain: the items are exactly the offered frames */
+    uint8_t fate[CHUNK];               /* bits of fault_decide() for each offered frame */
+    struct link_frame out[MOST_ITEMS]; /* what is passed to the inner link, with `iov` */
     struct iovec iov[MOST_ITEMS];
 };
 

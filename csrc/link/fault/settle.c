@@ -12,6 +12,7 @@ static int out_of_range(double chance)
     return !(chance >= 0 && chance <= 1); /* this form also rejects NaN */
 }
 
+/* Also rejects NaN. The limit keeps a time in nanoseconds within 64 bits. */
 static int is_bad_time(double us)
 {
     return !(us >= 0 && us <= 1e15);

@@ -289,6 +289,8 @@ static locale_t in_c_locale(void)
     return uselocale(newlocale(LC_ALL_MASK, "C", (locale_t)0));
 }
 
+/* Item by item, into a struct of its own; *out is written last. The explanation of an error has the item and an example
+ * of a valid one. An empty text means no faults. The locale is C's. */
 static VIP_RETURN parse(const char *text, viakit_faults *out)
 {
     viakit_faults f = {.size = sizeof f}, settled;
@@ -414,6 +416,7 @@ static void put_rules(struct vk_text *w, const viakit_faults *f)
     }
 }
 
+/* Writes a time, and its period behind a slash if it has one. 0: nothing. */
 static void put_times(struct vk_text *w, const char *name, double us, double every_us)
 {
     if (us <= 0)
@@ -426,6 +429,7 @@ static void put_times(struct vk_text *w, const char *name, double us, double eve
     }
 }
 
+/* Writes the kinds that have names, with "+" between them. Other bits select no frame. */
 static void put_kinds(struct vk_text *w, uint32_t kinds)
 {
     for (uint32_t k = 1, any = 0; k < 32; k++)
