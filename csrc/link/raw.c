@@ -109,6 +109,8 @@ static void end(pid_t pid)
         ;
 }
 
+/* The reply arrives on a socket pair whose other end only the helper has. So the end of the helper, for whatever
+ * reason, ends the wait. The helper is always reaped before this returns. */
 int raw_socket(const char *interface, int claim_fd, uint32_t least, uint32_t most)
 {
     char path[PATH_MAX], text[RAW_TEXT];

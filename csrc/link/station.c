@@ -22,6 +22,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+/* In the form of a unicast MAC address: bit 1 of the first byte is set (locally administered), bit 0 is not (group). */
 void station_name_to_address(const char *kind, const char *name, uint8_t address[6])
 {
     uint64_t h = 1469598103934665603ull;

@@ -100,6 +100,7 @@ static int put_bytes(struct link *link, struct link_peer *peer, const void *byte
     return 1;
 }
 
+/* An error of an earlier datagram is cleared, and the call repeated. */
 int udp_put(struct link *link, int fd, const union udp_name *to, const void *bytes, size_t len)
 {
     for (int attempt = 0; attempt < 3; attempt++) {

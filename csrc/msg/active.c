@@ -18,6 +18,7 @@ void msg_set_active(msg_world *w, const struct msg_active *active)
     w->active = active;
 }
 
+/* Called by channels, lock held. The data is valid during the call only. */
 void msg_active_arrived(struct msg_peer *peer, const struct msg_packet *packet, const void *data, size_t len)
 {
     const struct msg_active *a = peer->world->active;
@@ -26,6 +27,7 @@ void msg_active_arrived(struct msg_peer *peer, const struct msg_packet *packet, 
         a->arrived(a->context, peer->rank, packet, data, len);
 }
 
+/* Notifies the handler that the rank has left or failed. */
 void msg_active_gone(struct msg_peer *peer, int error)
 {
     const struct msg_active *a = peer->world->active;
@@ -40,6 +42,9 @@ size_t msg_active_room(const struct msg_peer *peer)
     return room < LEAST_ROOM ? LEAST_ROOM : room > MOST_ROOM ? MOST_ROOM : room;
 }
 
+/* Sends at once, or queues the packet with a copy of the data if earlier packets wait or the channel is full. Never
+ * waits, so a handler may call it. The data is the caller's again when it returns. Without memory for the copy the rank
+ * counts as failed, because a missing packet would break the order for good. */
 int msg_active_send(struct msg_peer *peer, struct msg_packet *packet, const void *data, size_t len)
 {
     msg_world *w = peer->world;

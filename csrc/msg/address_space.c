@@ -22,6 +22,7 @@
  * world.c). */
 #define SPARE (32ull << 20)
 
+/* This rank's part of its card: the cost for others to map it, and whether its own address space has a limit. */
 struct msg_address_space msg_address_space_of(uint64_t bytes_to_map)
 {
     struct rlimit limit;
@@ -41,6 +42,9 @@ static int can_reserve(uint64_t bytes)
     return 1;
 }
 
+/* `first` is the struct in the first rank's card, and `stride` the bytes from card to card. Returns MSG_SUCCESS, or an
+ * error on every rank if any rank lacks space. So all ranks give up together, and none waits for a peer that cannot
+ * connect. */
 int msg_check_address_space(msg_world *w, const msg_options *o, const struct msg_address_space *first, size_t stride)
 {
     uint64_t needed = SPARE, lacking = 0;

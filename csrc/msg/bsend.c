@@ -21,8 +21,8 @@
 #include "msg/channel.h"
 
 struct piece {
-    size_t len; /* bytes of data after this header; a multiple of 16 */
-    size_t used;
+    size_t len;  /* bytes of data after this header; a multiple of 16 */
+    size_t used; /* 1: a message has it */
 };
 _Static_assert(sizeof(struct piece) + 16 + 15 < MSG_BSEND_OVERHEAD, "what msg.h promises");
 
@@ -30,11 +30,12 @@ _Static_assert(sizeof(struct piece) + 16 + 15 < MSG_BSEND_OVERHEAD, "what msg.h 
  * small for one header, begin and end are NULL, and every send fails for lack of room. */
 struct msg_buffer {
     void *given;
-    size_t given_len, n_used;
-    char *begin, *end; /* aligned to 16 */
-    int automatic;     /* pieces are allocated one by one */
+    size_t given_len, n_used; /* bytes of it; pieces in use */
+    char *begin, *end;        /* aligned to 16 */
+    int automatic;            /* pieces are allocated one by one */
 };
 
+/* The header behind this piece; the last piece leads to `end`. */
 static struct piece *next_of(struct piece *p)
 {
     return (struct piece *)(void *)((char *)(p + 1) + p->len);
@@ -72,6 +73,7 @@ void *msg_buffer_get(msg_world *w, size_t len)
     return NULL;
 }
 
+/* Frees the piece whose data that is. Lock held. It merges nothing: the next search does. */
 void msg_buffer_put(msg_world *w, void *data)
 {
     struct piece *p = (struct piece *)data - 1;
@@ -81,6 +83,7 @@ void msg_buffer_put(msg_world *w, void *data)
         free(p);
 }
 
+/* The memory begins as one free piece. A world has one attached buffer at a time, as MPI requires. */
 int msg_buffer_attach(msg_world *w, void *buf, size_t len)
 {
     int code = MSG_SUCCESS;
@@ -109,6 +112,7 @@ int msg_buffer_attach(msg_world *w, void *buf, size_t len)
     return code;
 }
 
+/* A condition for msg_wait_until. */
 static int is_unused(void *argument)
 {
     return ((struct msg_buffer *)argument)->n_used == 0;

@@ -12,6 +12,7 @@
  */
 #include "msg/channel.h"
 
+/* The argument of sweep_request(): the rank, and the error for requests that need it. */
 struct sweep {
     struct msg_peer *peer;
     int error;
@@ -24,7 +25,8 @@ static int goes_on(const struct msg_peer *peer, const msg_request *r)
     return !peer->gone && peer->channel->notifies_receiver && r->kind == MSG_REQ_SEND;
 }
 
-/* Ends a request that can no longer complete. */
+/* Ends a request that can no longer complete. Carriers have no owner, and forget_peer() has freed those of this rank.
+ */
 static void sweep_request(msg_request *r, void *context)
 {
     const struct sweep *s = context;

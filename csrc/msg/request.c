@@ -27,6 +27,8 @@ struct block {
     msg_message messages[BLOCK_MESSAGES];
 };
 
+/* Makes the queues of posted receives and unexpected messages; requests and envelopes follow on demand. Returns 0 or
+ * MSG_ERR_NO_MEMORY. */
 int msg_pool_init(msg_world *w)
 {
     return msg_lanes_init(&w->posted) == 0 && msg_lanes_init(&w->unexpected) == 0 ? 0 : MSG_ERR_NO_MEMORY;
@@ -39,6 +41,8 @@ static msg_request *request_at(const msg_world *w, uint32_t index)
                                    (size_t)(index % MSG_SLAB_REQUESTS) * MSG_REQUEST_STRIDE);
 }
 
+/* f is also called for complete requests that were not reaped. It may free the request that it is given, because no
+ * list is followed here. */
 void msg_each_request(msg_world *w, void (*f)(msg_request *, void *), void *context)
 {
     for (uint32_t i = 0; i < w->n_slabs * MSG_SLAB_REQUESTS; i++)
@@ -46,6 +50,7 @@ void msg_each_request(msg_world *w, void (*f)(msg_request *, void *), void *cont
             f(request_at(w, i), context);
 }
 
+/* For msg_each_request: frees the copy of the data that a request owns. */
 static void free_own(msg_request *r, void *context)
 {
     (void)context;
@@ -97,6 +102,8 @@ static int more_requests(msg_world *w)
     return 0;
 }
 
+/* NULL: no memory. The request belongs to the caller until msg_request_put, or until it completes with MSG_DETACHED
+ * set. The buffer is not copied. */
 msg_request *msg_request_new(msg_world *w, int kind, int context, int peer, int tag, void *buf, size_t len)
 {
     if (vk_unlikely(w->free_requests == NULL) && more_requests(w) != 0)

@@ -31,11 +31,13 @@ struct msg_revocation {
 
 /* ---------------------------------------------------------------- what is revoked */
 
+/* Whether the context is one of the scope's: they are numbered without a gap. */
 static int is_within(const msg_scope *s, int context)
 {
     return context >= s->context && context < s->context + s->n;
 }
 
+/* MSG_ERR_REVOKED if operations in this context are refused, else MSG_SUCCESS. Sets no text. */
 int msg_revoked_error(const msg_world *w, int context)
 {
     for (const msg_scope *s = w->n_revoked ? w->scopes : NULL; s; s = s->next)
@@ -44,6 +46,7 @@ int msg_revoked_error(const msg_world *w, int context)
     return MSG_SUCCESS;
 }
 
+/* Whether this rank has the revocation already. Revocations are few, so a walk through all is enough. */
 static int is_known(const msg_world *w, int context, uint64_t id)
 {
     for (size_t i = 0; i < w->n_revocations; i++)
@@ -52,6 +55,7 @@ static int is_known(const msg_world *w, int context, uint64_t id)
     return 0;
 }
 
+/* Appends a revocation that is new here. Returns MSG_SUCCESS or MSG_ERR_NO_MEMORY. */
 static int remember(msg_world *w, int context, uint64_t id)
 {
     struct msg_revocation *more = realloc(w->revocations, (w->n_revocations + 1) * sizeof *more);
@@ -64,6 +68,7 @@ static int remember(msg_world *w, int context, uint64_t id)
 
 /* ---------------------------------------------------------------- pending operations */
 
+/* For msg_each_request: ends a request that waits for the program of another member, as the table above lists. */
 static void end_pending(msg_request *r, void *scope)
 {
     int is_posted = r->kind == MSG_REQ_RECV && (r->flags & MSG_ON_POSTED);
@@ -77,6 +82,7 @@ static void end_pending(msg_request *r, void *scope)
     msg_complete(r, MSG_ERR_REVOKED);
 }
 
+/* Marks the scope and ends its pending operations. Further calls change nothing. */
 static void revoke_scope(msg_scope *s)
 {
     if (s->revoked)
@@ -96,6 +102,7 @@ void msg_discard_revoked(msg_world *w)
 
 /* ---------------------------------------------------------------- spreading */
 
+/* Sends a revocation, unless the rank is this one or cannot receive any more. */
 static void push(struct msg_peer *to, int context, uint64_t id)
 {
     struct msg_packet p = {.head = {.kind = MSG_PKT_REVOKE, .context = (uint16_t)context}, .rest.id = id};
@@ -129,6 +136,7 @@ void msg_revocation_arrived(struct msg_peer *peer, const struct msg_packet *p)
 
 /* ---------------------------------------------------------------- the public calls */
 
+/* A revocation that came earlier takes effect now. */
 int msg_scope_open(msg_world *w, msg_scope *s, int context, int n, uint64_t id)
 {
     if (s->world)
@@ -143,6 +151,7 @@ int msg_scope_open(msg_world *w, msg_scope *s, int context, int n, uint64_t id)
     return MSG_SUCCESS;
 }
 
+/* Takes an open scope out of the list. Its revocation stays known. */
 static void unlink_scope(msg_scope *s)
 {
     msg_scope **at = &s->world->scopes;
@@ -153,6 +162,7 @@ static void unlink_scope(msg_scope *s)
     s->world = NULL;
 }
 
+/* A scope that is not open is left as it is. */
 void msg_scope_close(msg_scope *s)
 {
     msg_world *w = s->world;
@@ -171,6 +181,7 @@ void msg_scopes_end(msg_world *w)
     msg_unlock(w);
 }
 
+/* A revocation that this rank has already is not sent again. It was sent, or passed on, when it came. */
 int msg_revoke(msg_scope *s, const int *ranks, int n)
 {
     msg_world *w = s->world;

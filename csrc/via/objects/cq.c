@@ -99,7 +99,8 @@ VIP_RETURN VipCreateCQ(VIP_NIC_HANDLE handle, VIP_ULONG n, VIP_CQ_HANDLE *out)
     return VIP_SUCCESS;
 }
 
-/* Destroy a queue that no work queue uses, or whose NIC is closing. Entries that wait in it are discarded. */
+/* Destroy a queue that no work queue uses, or whose NIC is closing. Entries that wait in it are discarded. The caller
+ * owns the NIC; the handle is invalid afterwards. */
 void via_cq_free(struct via_cq *cq)
 {
     struct via_nic *nic = cq->nic;
@@ -169,7 +170,7 @@ VIP_RETURN VipResizeCQ(VIP_CQ_HANDLE handle, VIP_ULONG n)
 }
 
 /* Remove the oldest entry: return 1 and the entry, or 0. The VI of the handle may have been destroyed since, because
- * entries are not searched when a VI goes. */
+ * entries are not searched when a VI goes. The handle is then invalid, and calls with it report that. */
 int via_cq_take(struct via_cq *cq, VIP_VI_HANDLE *vi, VIP_BOOLEAN *recv)
 {
     if (cq->head == cq->tail)
@@ -204,9 +205,10 @@ VIP_RETURN VipCQDone(VIP_CQ_HANDLE handle, VIP_VI_HANDLE *vi, VIP_BOOLEAN *recv)
 /* The condition of a waiting call. Another thread may destroy the queue during the wait. */
 struct cq_wait {
     const struct via_cq *cq;
-    uint32_t generation;
+    uint32_t generation; /* when the wait began */
 };
 
+/* Whether the queue of the wait has been destroyed. Its slot may have a new queue, which has another generation. */
 static int gone(const struct cq_wait *p)
 {
     return !vk_object_is(&p->cq->object, p->generation);

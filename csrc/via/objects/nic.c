@@ -364,6 +364,7 @@ VIP_RETURN VipQueryNic(VIP_NIC_HANDLE handle, VIP_NIC_ATTRIBUTES *a)
     return VIP_SUCCESS;
 }
 
+/* Fills all fields, as owner. viakit_query_nic and snapshots use it. */
 void via_nic_info(struct via_nic *nic, viakit_nic_info *info)
 {
     /* The link adds its own values at the end and may correct the others. */

@@ -51,6 +51,8 @@ struct call {
     VIP_BOOLEAN recv;
 };
 
+/* Marks that a queue with a notification may have a completion, and wakes the thread that runs handlers. Called by the
+ * owner, any number of times. */
 void via_notify_due(struct via_nic *nic)
 {
     if (nic->notify_due)
@@ -67,7 +69,8 @@ static int is_pending(const struct via_notification *n)
     return n->cq ? n->cq->head != n->cq->tail : n->queue->reaped != n->queue->done;
 }
 
-/* Append a copy of *n to the list. */
+/* Append a copy of *n to the list. The list owns the copy until it is delivered or cancelled. `listeners` makes
+ * completions look at the list. */
 static VIP_RETURN enlist(struct via_nic *nic, const struct via_notification *n)
 {
     struct via_notification *own = nic->n_notifications < MAX_NOTIFICATIONS ? malloc(sizeof *own) : NULL;
@@ -138,6 +141,7 @@ static void remove_from_list(struct via_nic *nic, struct via_notification **p)
     free(n);
 }
 
+/* Their handlers are not called any more, except one that runs already. */
 void via_notify_cancel(struct via_nic *nic, const void *vi_or_cq)
 {
     for (struct via_notification **p = &nic->notifications; *p;) {
@@ -150,7 +154,9 @@ void via_notify_cancel(struct via_nic *nic, const void *vi_or_cq)
 
 /* ---------------------------------------------------------------- delivering */
 
-/* Remove the oldest notification whose queue has a completion, and that completion. Return 0 if no queue has one. */
+/* Remove the oldest notification whose queue has a completion, and that completion. Return 0 if no queue has one. The
+ * descriptor counts as reaped, because its handler gets it. The search starts at the oldest request, so none is passed
+ * over for ever. */
 static int take_one(struct via_nic *nic, struct call *c)
 {
     for (struct via_notification **p = &nic->notifications; *p; p = &(*p)->next) {

@@ -205,7 +205,8 @@ static void set_attributes(struct via_vi *vi, const VIP_VI_ATTRIBUTES *a, uint32
     vi->ptag = ptag;
 }
 
-/* Attach a completion queue. With NULL, VipSendWait and VipRecvWait wait for the work queue itself. */
+/* Attach a completion queue. With NULL, VipSendWait and VipRecvWait wait for the work queue itself. n_queues keeps the
+ * program from destroying a queue in use. */
 static void attach(struct via_queue *q, struct via_cq *cq)
 {
     q->cq = cq;
@@ -213,9 +214,9 @@ static void attach(struct via_queue *q, struct via_cq *cq)
         cq->n_queues++;
 }
 
-/* Map the entries of both work queues, about 100 KiB. They are zero, and a page costs memory only once it is used: a job
- * of 256 ranks has 255 VIs in each, of which most carry few messages. calloc would write part of the block, and a huge
- * page would back the entries of many VIs at once. */
+/* Map the entries of both work queues, about 100 KiB. They are zero, and a page costs memory only once it is used: a
+ * job of 256 ranks has 255 VIs in each, of which most carry few messages. calloc would write part of the block, and a
+ * huge page would back the entries of many VIs at once. NULL: memory is exhausted. free_vi() unmaps it. */
 static struct via_work *map_work(void)
 {
     void *work = mmap(NULL, WORK_LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

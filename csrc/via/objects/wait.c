@@ -46,6 +46,8 @@ static int futex(uint32_t *word, int operation, uint32_t value, const struct tim
     return (int)syscall(SYS_futex, word, operation, value, timeout, NULL, 0);
 }
 
+/* Called by the owner after each change that a waiting call may wait for. The usual case, in which no call sleeps, is
+ * one comparison. */
 void via_wake_waiters(struct via_nic *nic)
 {
     if (vk_likely(nic->listeners == 0))
@@ -66,7 +68,9 @@ void via_wake_waiters(struct via_nic *nic)
         via_kick_sleeper(nic);
 }
 
-/* A further waiting call: sleep on the futex until something completes or the sleeper on the descriptor leaves. */
+/* A further waiting call: sleep on the futex until something completes or the sleeper on the descriptor leaves. The NIC
+ * is left during the sleep. A time-out, a signal and a wake-up all look the same here: the caller tests its condition
+ * again. */
 static void sleep_as_follower(struct via_nic *nic, uint64_t ns)
 {
     /* Read as owner: any later completion changes the word, and FUTEX_WAIT then returns at once. */
@@ -95,6 +99,7 @@ static void end_wait(struct via_nic *nic)
     }
 }
 
+/* For give_wait_up(): the NIC, and the caller's own clean-up with its argument, or NULL. */
 struct abandoned {
     struct via_nic *nic;
     void (*abandon)(struct via_nic *, void *);
@@ -127,7 +132,8 @@ static void sleep_once(struct via_nic *nic, uint64_t ns)
 }
 
 /* A wait that did not end at once: spin, then sleep in slices until ready, deadline, interruption or the NIC's end. The
- * caller is the owner at entry and return, and whenever `ready` runs. */
+ * caller is the owner at entry and return, and whenever `ready` runs. `missing` is the beginning of the explanation of
+ * a time-out. `abandon`, unless NULL, runs as owner if the thread is cancelled. */
 static VIP_RETURN wait_long(struct via_nic *nic, unsigned long timeout_ms, int (*ready)(void *), void *argument,
                             const char *missing, void (*abandon)(struct via_nic *, void *))
 {
@@ -190,6 +196,8 @@ static VIP_RETURN wait_long(struct via_nic *nic, unsigned long timeout_ms, int (
     return code;
 }
 
+/* Tests the condition, drives the NIC once, and tests again, before it counts as a waiting call. Most waits of a
+ * program that is behind its peer end there. n_calls keeps VipCloseNic from freeing the NIC (via_end_waits). */
 VIP_RETURN via_wait_owned(struct via_nic *nic, unsigned long timeout_ms, int (*ready)(void *), void *argument,
                           const char *missing, void (*abandon)(struct via_nic *, void *))
 {
@@ -206,6 +214,7 @@ VIP_RETURN via_wait_owned(struct via_nic *nic, unsigned long timeout_ms, int (*r
     return code;
 }
 
+/* Returns when no waiting call is left inside. The caller has set `closing`, and is the owner at entry and return. */
 void via_end_waits(struct via_nic *nic)
 {
     while (nic->n_calls) { /* each waiting call sees `closing` and leaves */
