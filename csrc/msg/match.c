@@ -53,6 +53,7 @@ static inline void list_remove(struct msg_link *l)
     l->next = l->prev = NULL;
 }
 
+/* Returns 0, or -1 without memory. msg_lanes_fini also accepts lanes whose initialisation failed, or that are zero. */
 int msg_lanes_init(struct msg_lanes *lanes)
 {
     memset(lanes, 0, sizeof *lanes);
@@ -61,6 +62,7 @@ int msg_lanes_init(struct msg_lanes *lanes)
     return lanes->buckets ? 0 : -1;
 }
 
+/* Frees a chain of lanes: those of one bucket, or the free ones. Entries in them are not freed. */
 static void free_list(struct msg_lane *lane)
 {
     while (lane) {
@@ -193,7 +195,7 @@ static inline msg_request *first_posted(msg_world *w, int context, int source, i
 }
 
 /* Returns MSG_SUCCESS or MSG_ERR_NO_MEMORY. `sequence` orders receives of different lanes: it finds the earliest of
- * four heads. */
+ * four heads. The caller has searched the unexpected queue before, with the lock held since. */
 int msg_post(msg_world *w, msg_request *r)
 {
     struct msg_lane *lane = find_or_make(w, &w->posted, r->context, r->peer, r->tag);
@@ -207,6 +209,7 @@ int msg_post(msg_world *w, msg_request *r)
     return MSG_SUCCESS;
 }
 
+/* Takes the receive out of its lane. The lane stays, even if it is empty: the next receive of a loop uses it again. */
 void msg_unpost(msg_world *w, msg_request *r)
 {
     list_remove(&r->link);
@@ -257,6 +260,7 @@ int msg_add_unexpected(msg_world *w, msg_message *m)
     return MSG_SUCCESS;
 }
 
+/* The envelope belongs to the caller then, until msg_message_put. */
 void msg_take_unexpected(msg_world *w, msg_message *m)
 {
     /* The message heads the ring in which it was found, and lies anywhere in the other three. */
@@ -285,6 +289,8 @@ msg_message *msg_find_unexpected(msg_world *w, int context, int source, int tag)
     return message_of(lane->list.next, view_of(source, tag));
 }
 
+/* The lane of both wildcards holds all messages of a context in the order of arrival. This search walks through it, so
+ * it is for callers that select by some bits of the tag, and expect few messages. */
 msg_message *msg_search_unexpected(msg_world *w, int context, int mask, int tag)
 {
     struct msg_lane *lane = w->n_unexpected ? find(w, &w->unexpected, context, MSG_ANY_SOURCE, MSG_ANY_TAG) : NULL;

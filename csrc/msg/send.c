@@ -127,7 +127,8 @@ static int pack(msg_request *r, msg_mode mode)
 }
 
 /* A program that only starts sends never handles incoming packets. Where credits do not stop it (tcp, which has no
- * push_short), it polls now and then for an XOFF. Otherwise it could fill the receiver's memory. */
+ * push_short), it polls now and then for an XOFF. Otherwise it could fill the receiver's memory. The poll may end
+ * requests, so no pointer to one may be held across the call. */
 static void poll_for_xoff(struct msg_peer *peer, size_t len)
 {
     /* Short messages are not counted, because the receiver's bound does not count them either (request.c). */
@@ -203,6 +204,7 @@ static int start_send(msg_world *w, int context, const void *buf, size_t len, in
     return MSG_SUCCESS;
 }
 
+/* *out is set on success only. An error of the message itself, such as a dead rank, is in the request's status. */
 int msg_isend(msg_world *w, int context, const void *buf, size_t len, int dst, int tag, msg_mode mode,
               msg_request **out)
 {

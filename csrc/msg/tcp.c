@@ -81,6 +81,8 @@ static ssize_t as_call(ssize_t n)
     return n < 0 ? -1 : n;
 }
 
+/* One call of the socket, or of the machine's stream: bytes moved, or -1 with errno. It does not block, except that a
+ * rank of a described machine waits for its turn. */
 static ssize_t send_some(struct tc_rank *rank, struct iovec *v, int n)
 {
     struct msghdr m = {.msg_iov = v, .msg_iovlen = (size_t)n};
@@ -323,6 +325,7 @@ static void wake(msg_world *w, struct msg_token *token)
     (void)token;
 }
 
+/* Valid as long as the channel is open. */
 static const char *route(struct msg_peer *peer)
 {
     return rank_of(peer) ? rank_of(peer)->route : "tcp";

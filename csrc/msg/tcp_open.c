@@ -25,6 +25,7 @@
 
 #define USER_TIMEOUT_MS 10000 /* unacknowledged data this old: the other host is gone */
 
+/* A system call failed: returns MSG_ERR_CHANNEL with a text, from errno. */
 static int failed(msg_world *w, const char *what)
 {
     return msg_fail(w, MSG_ERR_CHANNEL, "%s: %s", what, strerror(errno));
@@ -69,6 +70,8 @@ static int own_address(union tc_address *a, uint32_t *len)
     return found;
 }
 
+/* Chooses the address at which this rank listens: the option's, the loopback's if all ranks are on this host or on a
+ * described machine, else the host's first. The port is 0, so the kernel assigns one. Returns 0 or an error. */
 static int find_address(msg_world *w, const msg_options *o, union tc_address *a, uint32_t *len)
 {
     if (o->address) {
@@ -90,6 +93,7 @@ static int is_address(const union tc_address *a, uint32_t len)
            (a->any.sa_family == AF_INET6 && len == sizeof a->in6);
 }
 
+/* Writes the rank's route, "tcp ADDRESS:PORT", for msg_peer_route. */
 static void describe(struct tc_rank *rank, const union tc_address *a)
 {
     char host[INET6_ADDRSTRLEN] = "?";
@@ -138,6 +142,7 @@ void tc_set_options(const msg_world *w, int fd)
     fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
 }
 
+/* Returns a listening socket, and the address with the port that the kernel has assigned; or -1 with errno. */
 static int listen_at(msg_world *w, union tc_address *a, uint32_t *len)
 {
     socklen_t size = sizeof *a;
@@ -157,6 +162,8 @@ static int listen_at(msg_world *w, union tc_address *a, uint32_t *len)
 
 /* ---------------------------------------------------------------- opening and closing */
 
+/* Allocates the channel's structs and the stage of each other rank. Returns 0 or an error; tc_close frees what was
+ * made. */
 static int make_ranks(msg_world *w)
 {
     struct tc_world *t = calloc(1, sizeof *t);
@@ -178,6 +185,7 @@ static int make_ranks(msg_world *w)
     return t->epoll >= 0 && t->ranks ? 0 : failed(w, "epoll_create1");
 }
 
+/* Adds all connections to epoll. Returns 0 or an error. */
 static int watch_ranks(msg_world *w)
 {
     struct tc_world *t = w->at;
@@ -205,6 +213,8 @@ static int open_streams(msg_world *w)
     return 0;
 }
 
+/* A rank that fails before the exchange still takes part in it, and reports its failure on its card. Otherwise the
+ * others would wait for it until their deadline. Returns 0, or an error with nothing left open. */
 int tc_open(msg_world *w, const msg_options *o)
 {
     struct tc_card *cards = calloc((size_t)w->n_ranks, sizeof *cards), own;
@@ -247,6 +257,7 @@ int tc_open(msg_world *w, const msg_options *o)
     return code;
 }
 
+/* Also for a channel that was opened in part. A stream is closed before its socket. */
 void tc_close(msg_world *w)
 {
     struct tc_world *t = w->at;

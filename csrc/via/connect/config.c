@@ -31,7 +31,7 @@ struct walk {
     void *context;
 };
 
-/* Remove white space from both ends. */
+/* Remove white space from both ends. Changes the text in place. Returns its first character that is no white space. */
 static char *trim(char *text)
 {
     while (isspace((unsigned char)*text))
@@ -100,7 +100,8 @@ static int parse_statement(char *line, enum config_kind *kind, char **name, char
     return **name && **value;
 }
 
-/* Parse a line in M-VIA's form: a name, an address, and possibly more. */
+/* Parse a line in M-VIA's form: a name, an address, and possibly more. Changes the line in place, as parse_entry does.
+ * Returns 1, or 0 if there is no second word. */
 static int parse_host_line(char *line, char **name, char **value)
 {
     *name = line;
@@ -188,7 +189,7 @@ static int walk_config(const struct walk *w)
 }
 
 /* Visit the hosts; the first entry with the name wins. The order is: the file named to VipNSInit, VIAKIT_HOSTS (a file,
- * or a list NAME=ADDRESS;...), the user's own file, and M-VIA's /etc/vip_hosts. */
+ * or a list NAME=ADDRESS;...), the user's own file, and M-VIA's /etc/vip_hosts. Returns as config_each. */
 static int walk_hosts(const struct walk *w, const char *hosts_file, int in_files_only)
 {
     const char *hosts = secure_getenv("VIAKIT_HOSTS");

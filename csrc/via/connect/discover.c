@@ -35,10 +35,10 @@
 /* The query of one thread; on its stack. */
 struct via_discovery {
     struct via_discovery *next;
-    uint32_t number, key;
+    uint32_t number, key; /* random; only replies that repeat both count */
     struct link_frame frame;
-    uint64_t again_at;
-    uint32_t n;
+    uint64_t again_at; /* ns of vk_now(): the second broadcast; VK_NEVER: it was sent */
+    uint32_t n;        /* stations found so far */
     uint8_t addresses[MOST][6];
 };
 
@@ -111,6 +111,8 @@ static int never(void *argument)
     return 0;
 }
 
+/* Takes the query off the NIC's list. Also runs if the thread is cancelled during the wait, because the list must not
+ * point at a stack that is gone. */
 static void remove_discovery(struct via_nic *nic, void *discovery)
 {
     struct via_discovery *d = discovery;
@@ -138,7 +140,8 @@ static void query_wire(struct via_nic *nic, struct via_discovery *d)
     remove_discovery(nic, d);
 }
 
-/* Return the list in the layout that the program receives. */
+/* Return the list in the layout that the program receives. NULL: memory is exhausted. Each entry is a VIP_NET_ADDRESS:
+ * its two lengths, then the address. The caller owns it. */
 static uint8_t *lay_out(const struct via_discovery *d)
 {
     uint8_t *bytes = calloc(d->n, STRIDE);

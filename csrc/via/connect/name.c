@@ -50,7 +50,8 @@ static VIP_RETURN look(VIP_NIC_HANDLE handle, struct view *v)
 /* ---------------------------------------------------------------- hosts that the user has named */
 
 /* Return the address of an entry of the wanted form: six bytes, or a name that the link resolves. A file may have both
- * for one host: its card's address, and its name on the Internet. */
+ * for one host: its card's address, and its name on the Internet. Returns 1 and the address, or 0 for an entry of the
+ * other form. Resolving a name may take seconds. */
 static int understood(const struct view *v, const char *value, int six_bytes, uint8_t address[6])
 {
     if (config_parse_address(value, address))
@@ -58,6 +59,7 @@ static int understood(const struct view *v, const char *value, int six_bytes, ui
     return !six_bytes && v->resolve && v->resolve(v->own, value, 0, address) == 0;
 }
 
+/* The search for the index-th address of a name. */
 struct by_name {
     const struct view *view;
     const char *name;
@@ -165,7 +167,8 @@ VIP_RETURN VipNSShutdown(VIP_NIC_HANDLE handle)
     return VIP_SUCCESS;
 }
 
-/* Return the address of the index-th host of that name. */
+/* Return the address of the index-th host of that name. Every error has an explanation. *address may be changed by a
+ * failed search. */
 static VIP_RETURN find_address(const struct view *v, const char *name, unsigned long index, uint8_t address[6])
 {
     /* The order is: an address itself, the user's entries that the link resolves, then those of six bytes, the link's
