@@ -87,7 +87,7 @@ static uint64_t hash_policy(const msg_policy *p)
 }
 
 /* Every rank holds the same list and reaches the same result: compatibility of the ranks, ranks of one host,
- * thresholds, and the job's name (made by rank 0). */
+ * thresholds, and the job's name (made by rank 0). Sets the world's hosts, cores, crowdedness, thresholds and name. */
 static int compare_hellos(msg_world *w, const struct hello *all)
 {
     int local = 0, sharing = 0, cores = 0;
@@ -146,6 +146,8 @@ static void mark_cores(uint64_t *marks)
                 marks[i % N_CORES / 64] |= UINT64_C(1) << i % 64;
 }
 
+/* On a described machine each rank counts as a host of its own, so ranks do not use this machine's shared memory.
+ * Returns MSG_SUCCESS or an error. */
 int msg_greet(msg_world *w, const msg_options *o)
 {
     char rank[32];

@@ -39,6 +39,8 @@ enum { KNOWN_LEFT = 1, KNOWN_GONE = 2 }; /* struct msg_peer: left */
 /* `how` of a packet. head.tag is the rank, or the number of the round. */
 enum { NEWS_FAILED = 1, NEWS_LEFT = 2, NEWS_ROUND = 3, NEWS_GONE = 4 };
 
+/* Counts the neighbours: distances that are a power of two, in either direction. With as many as there are other ranks,
+ * the world is not sparse. */
 void msg_choose_sparse(msg_world *w)
 {
     int neighbours = 0;
@@ -69,6 +71,8 @@ void msg_met(struct msg_peer *peer)
 
 /* ---------------------------------------------------------------- spreading */
 
+/* `rank` is the rank in question, or the number of the round. Control packets wait in the queue if the channel is full.
+ */
 static void push_news(struct msg_peer *to, int how, int rank)
 {
     struct msg_packet p = {.head = {.kind = MSG_PKT_NEWS, .tag = rank}, .rest.how = (uint32_t)how};
@@ -142,6 +146,8 @@ static void apply(struct msg_peer *peer, int how)
     msg_bye_arrived(peer);
 }
 
+/* Applies news that have waited for a half made connection long enough. Both limits must have passed: a process that
+ * was stopped has not polled. Returns how many were applied. */
 int msg_check_doomed(msg_world *w)
 {
     int n = 0;
@@ -156,11 +162,13 @@ int msg_check_doomed(msg_world *w)
     return n;
 }
 
+/* Whether a connection to the rank was begun and is not made yet. */
 static int is_half_made(const struct msg_peer *peer)
 {
     return !peer->met && peer->channel->is_meeting(peer);
 }
 
+/* Delays news of a rank whose connection is half made. A later call starts the delay of all such news again. */
 static void doom(struct msg_peer *peer, int how)
 {
     peer->doomed = (uint8_t)how;
@@ -168,6 +176,7 @@ static void doom(struct msg_peer *peer, int how)
     peer->world->doomed_polls = 0;
 }
 
+/* The news are spread in any case in which they are new here, also if they are applied later. */
 static void failure_arrived(struct msg_peer *peer)
 {
     msg_world *w = peer->world;
@@ -194,6 +203,8 @@ static void departure_arrived(struct msg_peer *peer, int how)
         doom(peer, how);
 }
 
+/* `peer` has sent the packet, and its fields may have any value. A round counts only if it comes from the right
+ * partner. */
 void msg_news_arrived(struct msg_peer *peer, const struct msg_packet *p)
 {
     msg_world *w = peer->world;
@@ -236,6 +247,8 @@ static int all_accounted(const msg_world *w)
     return unknown == 0 || connected == 0;
 }
 
+/* Called repeatedly while the world closes. Each call begins all rounds whose predecessors have come in. Returns 1 once
+ * this rank may leave. */
 int msg_all_leaving(msg_world *w)
 {
     if (!w->sparse)

@@ -77,6 +77,7 @@ static int start_recv(msg_world *w, int context, void *buf, size_t len, int src,
     return MSG_SUCCESS;
 }
 
+/* *out is set on success only, and may be complete already, also in error. */
 int msg_irecv(msg_world *w, int context, void *buf, size_t len, int src, int tag, msg_request **out)
 {
     if (!msg_enter(w))
@@ -91,7 +92,8 @@ int msg_irecv(msg_world *w, int context, void *buf, size_t len, int src, int tag
 
 /* ---------------------------------------------------------------- discarded messages */
 
-/* Delivers each message to a detached receive of length 0, so that the sender's request completes, too. */
+/* Delivers each message to a detached receive of length 0, so that the sender's request completes, too. Lock held.
+ * Returns how many messages were discarded. */
 int msg_discard_locked(msg_world *w, int context, int mask, int tag)
 {
     int n = 0;
@@ -142,6 +144,7 @@ static void cancel_posted(msg_request *r, void *argument)
     msg_complete(r, MSG_SUCCESS);
 }
 
+/* One step of progress first, so that messages that have arrived in the channel are discarded, too. */
 void msg_retire(msg_world *w, int context, int n)
 {
     struct contexts all = {context, n};
@@ -320,7 +323,7 @@ int msg_mprobe(msg_world *w, int context, int src, int tag, msg_message **messag
     return code == MSG_PENDING ? MSG_TIMEOUT : code;
 }
 
-/* Lock held. */
+/* Lock held. *message and *out are set on success only. */
 static int start_mrecv(msg_world *w, msg_message **message, void *buf, size_t len, msg_request **out)
 {
     msg_message *m = message ? *message : NULL;
