@@ -26,6 +26,7 @@ from viakit.apps.harness import Application, Run
 from viakit.base.words import counted
 from viakit.launch import LaunchError, bootstrap, detect
 from viakit.launch import mpi_library as mpi
+from viakit.launch.options import CHANNELS
 
 if TYPE_CHECKING:
     from viakit.launch import Place
@@ -40,7 +41,7 @@ _NOT_MPI = "for protocol mpi start it with the mpirun of that MPI library, or by
 _COMMON: tuple[click.Option, ...] = (
     click.Option(
         ["--protocol"],
-        type=click.Choice(["via", "bip", "tcp", "mpi"]),
+        type=click.Choice([*CHANNELS, "mpi"]),
         help="Protocol of the messages between ranks.  [default: VIAKIT_PROTOCOL, else via; one rank: none]",
     ),
     click.Option(["--repeat"], type=click.IntRange(1, 1000), default=1, show_default=True, help="Run so many times."),

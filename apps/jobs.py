@@ -17,10 +17,10 @@ from typing import IO
 
 import viakit
 from viakit.apps.harness import COMMAND, PROGRAM, TERMINAL
+from viakit.launch.options import PROTOCOLS
 
 __all__ = ["PROTOCOLS", "command", "launch_environment", "protocol_words", "run_ranks", "with_policy"]
 
-PROTOCOLS = ("via", "bip", "tcp", "mpi", "mpi:openmpi", "mpi:mpich")
 _PR_SET_PDEATHSIG = 1
 
 

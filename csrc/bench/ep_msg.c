@@ -298,7 +298,7 @@ static int choose_policy(const bench_msg_options *options, msg_policy *policy, c
     const msg_policy *base = msg_policy_find(options->channel);
     char why[MSG_ERROR_LEN];
     if (!base) {
-        snprintf(error, BENCH_ERROR_LEN, "there is no channel '%.32s'; give via, bip or tcp", options->channel);
+        snprintf(error, BENCH_ERROR_LEN, "there is no channel '%.32s'; give one such as via or tcp", options->channel);
         return -1;
     }
     *policy = *base;

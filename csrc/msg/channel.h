@@ -134,6 +134,24 @@ static inline int msg_push_segments(struct msg_peer *peer, struct msg_out *out, 
     return 1;
 }
 
-extern const struct msg_channel msg_channel_via, msg_channel_bip, msg_channel_tcp;
+/* The list of channels. To add one, add its name here and export its table as msg_channel_NAME. The policy of the same
+ * name has its defaults. */
+#define MSG_CHANNELS(X) X(via) X(bip) X(tcp)
+
+#define MSG_X(name) extern const struct msg_channel msg_channel_##name;
+MSG_CHANNELS(MSG_X)
+#undef MSG_X
+
+/* Returns the channel of that name, or NULL. */
+static inline const struct msg_channel *msg_channel_find(const char *name)
+{
+#define MSG_X(name) &msg_channel_##name,
+    static const struct msg_channel *const channels[] = {MSG_CHANNELS(MSG_X)};
+#undef MSG_X
+    for (size_t i = 0; i < sizeof channels / sizeof *channels; i++)
+        if (strcmp(channels[i]->name, name) == 0)
+            return channels[i];
+    return NULL;
+}
 
 #endif

@@ -213,14 +213,10 @@ static int choose_policy(msg_world *w, const msg_options *o, char *error)
                  "the policy is not complete: begin with one from msg_policy_find and change its fields");
         return MSG_ERR_ARG;
     }
-    if (strcmp(w->policy.channel, "via") == 0)
-        w->channel = &msg_channel_via;
-    else if (strcmp(w->policy.channel, "tcp") == 0)
-        w->channel = &msg_channel_tcp;
-    else if (by_bip)
-        w->channel = &msg_channel_bip;
-    else {
-        snprintf(error, MSG_ERROR_LEN, "there is no channel '%s': via, bip and tcp are", w->policy.channel);
+    if ((w->channel = msg_channel_find(w->policy.channel)) == NULL) {
+#define MSG_X(name) " " #name
+        snprintf(error, MSG_ERROR_LEN, "there is no channel '%s'; give one of:" MSG_CHANNELS(MSG_X), w->policy.channel);
+#undef MSG_X
         return MSG_ERR_ARG;
     }
     if (msg_on_machine() && w->policy.route == MSG_ROUTE_DAEMON) {

@@ -6,7 +6,7 @@
 
 #define ON_SHM 1
 #define ON_LOOP 2
-#define ON_TCP 4
+#define ON_TCP 4 /* and every other channel that is not over VIA */
 #define ON_BIP 8
 #define ON_VIA (ON_SHM | ON_LOOP)
 #define ON_ALL (ON_VIA | ON_TCP | ON_BIP)

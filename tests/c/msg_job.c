@@ -105,7 +105,9 @@ static void serve(int n, int *sockets)
 int job_open(const char *policy, msg_world **world, char *error)
 {
     const job *j = me->job;
-    msg_policy p = *msg_policy_find(strcmp(j->link, "tcp") == 0 ? "tcp" : j->bip ? "bip" : "via");
+    /* A link with the name of a policy is that policy's channel. All others are devices of via and bip. */
+    const msg_policy *own = msg_policy_find(j->link);
+    msg_policy p = own ? *own : *msg_policy_find(j->bip ? "bip" : "via");
     char host[32], device[64];
     static const unsigned char secret[MSG_SECRET_LEN] = "the secret of this test's ranks";
     msg_options o = {.size = sizeof o,
@@ -130,7 +132,7 @@ int job_open(const char *policy, msg_world **world, char *error)
         if (strcmp(j->link, "udp") == 0)
             snprintf(device, sizeof device, "udp:%s", netns_address(0, me->rank % 2));
         o.network_device = strcmp(j->link, "eth") == 0 ? "eth:eth0" : device;
-        if (strcmp(j->link, "tcp") == 0)
+        if (own)
             o.address = "127.0.0.1";
     }
     if (strcmp(j->link, "loop") == 0)

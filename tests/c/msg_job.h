@@ -10,7 +10,7 @@
 #include "pattern.h"
 
 typedef struct {
-    const char *link; /* "shm", "loop", "tcp", "eth" */
+    const char *link; /* a device, "shm", "loop", "eth", "udp", or the channel that replaces VIA, "tcp" */
     int n_ranks;
     const char *policy; /* on top of the link's own, as msg_policy_parse takes it; NULL: nothing */
     int bip;            /* by channel bip on that link */

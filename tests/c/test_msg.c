@@ -59,7 +59,7 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         known |= argc > 2 && strcmp(argv[2], cases[i].name) == 0;
     if (!known || !(network || strcmp(link_name, "shm") == 0 || (!case_bip && strcmp(link_name, "loop") == 0) ||
-                    (!case_bip && strcmp(link_name, "tcp") == 0))) {
+                    (!case_bip && msg_policy_find(link_name)))) {
         fprintf(stderr, "test_msg: no such %s: %s\n", known ? "link" : "case", argv[known ? 1 : 2]);
         return 2;
     }
@@ -68,10 +68,10 @@ int main(int argc, char **argv)
         return refused;
     setenv("VIAKIT_MSG_CALIBRATION", "", 1); /* what this machine was found to be has no say here */
     case_link = link_name;
-    int link = strcmp(link_name, "loop") == 0  ? ON_LOOP
-               : strcmp(link_name, "tcp") == 0 ? ON_TCP
-               : case_bip                      ? ON_BIP
-                                               : ON_SHM;
+    int link = strcmp(link_name, "loop") == 0 ? ON_LOOP
+               : msg_policy_find(link_name)   ? ON_TCP
+               : case_bip                     ? ON_BIP
+                                              : ON_SHM;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         if (!(cases[i].links & link) || (argc > 2 && strcmp(argv[2], cases[i].name) != 0))
             continue;

@@ -10,6 +10,7 @@ import pytest
 
 from viakit import _core
 from viakit.launch import policy as _policy
+from viakit.launch.options import CHANNELS
 from viakit.launch.runner import Options
 
 WORLD = """
@@ -27,10 +28,10 @@ def run(program: str, *words: str, **environment: str) -> subprocess.CompletedPr
 @pytest.mark.parametrize("policy", _core.policies())
 def test_each_policy_is_for_one_protocol(policy):
     channel = _core.policy_channel(policy)
-    assert channel in ("via", "bip", "tcp")
+    assert channel in CHANNELS, "a new channel is also a protocol: add it to CHANNELS of viakit/launch/options.py"
     assert _policy.chosen(None, policy) == channel
     assert _policy.complete(channel, f"{policy},credits=16") == f"{policy},credits=16"
-    for other in {"via", "bip", "tcp"} - {channel}:
+    for other in set(CHANNELS) - {channel}:
         with pytest.raises(ValueError, match=f"is for protocol '{channel}', but the protocol is '{other}'") as said:
             Options(ranks=1, protocol=other, policy=policy).check()
         assert f"use protocol '{channel}', or one of the policies for '{other}': {other}" in str(said.value)

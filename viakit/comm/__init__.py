@@ -117,7 +117,7 @@ def world(protocol: str | None = None, *, policy: str | None = None, timeout_s: 
         found: Any = _worlds.get((os.getpid(), protocol))
         if found is None:
             if protocol not in _policy.PROTOCOLS:
-                raise error("ERR_ARG", f"protocol {protocol!r}: there are 'via', 'bip', 'tcp' and 'mpi'")
+                raise error("ERR_ARG", f"protocol {protocol!r}; expected one of {', '.join(_policy.PROTOCOLS)}")
             if protocol == "mpi":
                 if policy:
                     _complete(protocol, policy, source)

@@ -26,6 +26,7 @@ from viakit.base import secret as _secret
 from viakit.comm.errors import Exception as MpiException
 from viakit.comm.errors import error
 from viakit.comm.inter import Intercomm
+from viakit.launch.options import CHANNELS
 from viakit.launch.rendezvous import RendezvousError, Sealed, connect, is_unix, listen_for
 
 __all__ = ["PARENT", "PARENT_SECRET", "Meeting", "agree", "hold_meeting", "join", "meeting_listener", "parent"]
@@ -238,7 +239,7 @@ def spawn(comm: Any, root: int, programs: Any) -> tuple[Intercomm, list[int]]:
 def protocol_of(comm: Any) -> str:
     """Return the protocol of a communicator's world, for another world like it."""
     channel = str(comm.world.channel)
-    return channel if channel in ("via", "bip", "tcp") else "via"
+    return channel if channel in CHANNELS else "via"
 
 
 def _watch(spawner: Any, stop: Any, connected: threading.Event) -> None:

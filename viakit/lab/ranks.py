@@ -31,12 +31,10 @@ from viakit.base.words import counted
 from viakit.lab import _settings
 from viakit.lab._job import socket_folder
 from viakit.lab._ranks_host import CLIENT_FILE, READY_FILE
-from viakit.launch.options import MAX_RANKS, Options
+from viakit.launch.options import MAX_RANKS, PROTOCOLS, Options
 from viakit.remote.spec import chosen_hosts
 
 __all__ = ["RankError", "Ranks", "RanksEnded", "check"]
-
-_PROTOCOLS = ("via", "bip", "tcp", "mpi", "mpi:mpich", "mpi:openmpi")
 
 _START_S = 90.0  # for four Python processes that import IPython, on a busy machine
 _REACH_S = 60.0  # more, for machines that ssh reaches
@@ -104,8 +102,8 @@ def check(n: int = 4, protocol: str | None = None, **options: Any) -> dict[str, 
     ValueError
         If an option is invalid. Nothing has been started or ended.
     """
-    if protocol not in (None, *_PROTOCOLS):
-        raise ValueError(f"protocol is {protocol!r}; expected one of {', '.join(_PROTOCOLS)}")
+    if protocol not in (None, *PROTOCOLS):
+        raise ValueError(f"protocol is {protocol!r}; expected one of {', '.join(PROTOCOLS)}")
     rules = {"ranks": _settings.whole(1, MAX_RANKS), "hosts": _hosts, "mtu": _settings.MTU}
     rules["rate"] = _settings.maybe(_settings.rate)
     found = _settings.checked({"ranks": n, "protocol": protocol, **options}, rules)

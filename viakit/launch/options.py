@@ -9,9 +9,11 @@ from viakit.base import secret as _secret
 from viakit.base.words import counted
 from viakit.remote.spec import Spec, chosen_hosts, parse
 
-__all__ = ["MAX_RANKS", "Options"]
+__all__ = ["CHANNELS", "MAX_RANKS", "PROTOCOLS", "Options"]
 
 MAX_RANKS = 1024
+CHANNELS = ("via", "bip", "tcp")  # of the message engine (csrc/msg/channel.h): each is a protocol of ranks
+PROTOCOLS = (*CHANNELS, "mpi", "mpi:openmpi", "mpi:mpich")
 
 
 @dataclass
@@ -100,8 +102,8 @@ class Options:
             raise ValueError(f"launcher is {self.launcher!r}; expected viakit, mpi, mpi:mpich or mpi:openmpi")
         if self.placement not in ("block", "cyclic"):
             raise ValueError(f"placement is {self.placement!r}; expected block or cyclic")
-        if self.protocol and self.protocol.partition(":")[0] not in ("via", "bip", "tcp", "mpi"):
-            raise ValueError(f"protocol is {self.protocol!r}; expected via, bip, tcp, mpi[:mpich], mpi:openmpi")
+        if self.protocol and self.protocol.partition(":")[0] not in (*CHANNELS, "mpi"):
+            raise ValueError(f"protocol is {self.protocol!r}; expected {', '.join(PROTOCOLS)}")
         if self.bind not in ("core", "none"):
             raise ValueError(f"bind is {self.bind!r}; expected core or none")
         if self.bind == "core" and (self.n_hosts or (self.protocol or "").startswith("mpi")):

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 
 from viakit import _core
 from viakit.launch import mpi_library as mpi
+from viakit.launch import options
 
 __all__ = ["CHANNELS", "PROTOCOLS", "chosen", "complete", "of_channel", "split", "wish"]
 
-PROTOCOLS = ("via", "bip", "tcp", "mpi")
-CHANNELS = {"via": "via", "bip": "bip", "tcp": "tcp"}  # by protocol, the channel whose policies it takes
+CHANNELS = {channel: channel for channel in options.CHANNELS}  # by protocol, the channel whose policies it takes
+PROTOCOLS = (*CHANNELS, "mpi")
 
 
 def wish(environment: Mapping[str, str] = os.environ) -> tuple[str | None, str]:
