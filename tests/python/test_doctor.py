@@ -194,7 +194,8 @@ def test_a_page_for_a_class():
     )
     page = class_page([*good[:1], one, *good[2:]])
     assert "measure on this host, without a wire" in page
-    assert page.splitlines()[0].endswith(": ready 0, 2, 4, 6, 7, 9, 10, 12, 13; see below 1, 3, 5, 8, 11")
+    ready = ", ".join(str(one) for one in range(N_LESSONS) if one not in (1, 3, 5, 8, 11))
+    assert page.splitlines()[0].endswith(f": ready {ready}; see below 1, 3, 5, 8, 11")
     without = doctor.Finding("notebooks", None, "not installed: jupytext", "", "pip install")
     no_lab = class_page([*good[:-1], without])
     assert "ready none" in no_lab

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import pkgutil
 import platform
 import textwrap
 from typing import TYPE_CHECKING
+
+from viakit.lab import exercises
 
 if TYPE_CHECKING:
     from viakit.doctor import Finding
 
 __all__ = ["class_page"]
 
-# By lessons: findings that must be ok, and the consequence without them.
+# By lessons: findings that must be ok, and the consequence without them. All other lessons need no more than _BASE.
 _BASE = ("viakit's compiled extension", "notebooks")
 _WIRE = ("network namespaces", "veth interfaces")
 _LESSONS = (
-    ((0, 2, 4, 9, 10, 12, 13), _BASE, "do not run"),
     ((1, 5, 8, 11), (*_BASE, *_WIRE), "measure on this host, without a wire"),
     ((3,), (*_BASE, *_WIRE, "raw sockets"), "measures VIA over UDP instead of raw frames"),
     ((6, 7), (*_BASE, "cores"), "run, but the scheduler decides their times: use counters"),
 )
+
+
+def _rows() -> list[tuple[tuple[int, ...], tuple[str, ...], str]]:
+    """Return all lessons, as rows of :data:`_LESSONS`; those that it does not name come first."""
+    named = {one for numbers, _, _ in _LESSONS for one in numbers}
+    modules = (module.name for module in pkgutil.iter_modules(exercises.__path__))
+    every = (int(name.removeprefix("lesson_")) for name in modules if name.startswith("lesson_"))
+    return [(tuple(sorted(set(every) - named)), _BASE, "do not run"), *_LESSONS]
 
 
 def _one_line(ready: list[int], others: list[int]) -> str:
@@ -46,7 +56,8 @@ def class_page(findings: list[Finding]) -> str:
     by_name = {one.name: one for one in findings}
     lines = [f"{'lessons':22} {'ready':6} note", "-" * 79]
     ready: list[int] = []
-    for numbers, needed, otherwise in _LESSONS:
+    rows = _rows()
+    for numbers, needed, otherwise in rows:
         missing = [name for name in needed if name not in by_name or by_name[name].ok is not True]
         ready += [] if missing else numbers
         without = "do not run" if set(missing) & set(_BASE) else otherwise
@@ -55,7 +66,7 @@ def class_page(findings: list[Finding]) -> str:
         lines += textwrap.wrap(
             f"{lessons:22} {'no' if missing else 'yes':6} {note}".rstrip(), 79, subsequent_indent=" " * 30
         )
-    others = [one for numbers, _, _ in _LESSONS for one in numbers if one not in ready]
+    others = [one for numbers, _, _ in rows for one in numbers if one not in ready]
     lines = [_one_line(sorted(ready), sorted(others)), "", *lines]
     remedies = {one.name: one.remedy for one in findings if one.remedy and one.ok is not True}
     lines += ["", "Remedies" if remedies else "Nothing is missing."]
