@@ -1,9 +1,12 @@
 """Machine files: each has a source for each number, errors are clear, and the fitted figures come out."""
 
+from pathlib import Path
+
 import pytest
 
 from viakit import machines
 from viakit.machines import cost
+from viakit.machines.keys import KEYS
 
 FILE = """
 [machine]
@@ -96,3 +99,9 @@ def test_a_socket_buffer_limits_the_stream():
     machine = machines.load("pentium3-450-sknet").replace(wire__mtu=9000)
     small, large = (cost.message_s(machine, "tcp", 1 << 23, sockbuf) for sockbuf in (65536, 131072))
     assert small > 1.1 * large  # Ong and Farrell, table 1: 512 against 613 Mbit/s
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_the_documentation_has_a_row_for_each_number(key):
+    page = (Path(__file__).parents[2] / "docs" / "machines.md").read_text(encoding="utf-8")
+    assert f"| `{key}` | {KEYS[key].text} | {KEYS[key].unit} | " in page
