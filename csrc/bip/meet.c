@@ -49,6 +49,8 @@ struct welcome {
 _Static_assert(sizeof(struct challenge) == 20 && sizeof(struct hello) == 60 && sizeof(struct welcome) == 36,
                "no padding: they travel as they lie");
 
+/* Computes a proof (see above). Both sides compute both proofs, so the secret never leaves a process. The labels
+ * differ, so a proof cannot be sent back to its sender. */
 static void prove(const bip_launch *launch, const char *label, const uint8_t *s_nonce, const struct hello *hello,
                   uint8_t proof[32])
 {
@@ -66,6 +68,8 @@ static void prove(const bip_launch *launch, const char *label, const uint8_t *s_
  * that was dropped after its proof is repeated a few times only, because then the secrets probably differ. */
 enum outcome { LET_IN, DROPPED, PROOF_DROPPED, REFUSED };
 
+/* The exchange of proofs on a new connection. Every outcome but LET_IN has a text in error; the caller closes fd then.
+ */
 static enum outcome introduce(int fd, const bip_launch *launch, const char *address, uint64_t deadline, char *error)
 {
     struct challenge challenge;
@@ -105,7 +109,7 @@ static enum outcome introduce(int fd, const bip_launch *launch, const char *addr
     return LET_IN;
 }
 
-/* Returns a connected socket, or -1 with errno. */
+/* Returns a connected socket, or -1 with errno. Waits for the connection, until the deadline at most. */
 static int connect_to(const struct sockaddr *a, socklen_t len, uint64_t deadline)
 {
     int fd = socket(a->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), so_error = 0;
@@ -126,6 +130,7 @@ static int connect_to(const struct sockaddr *a, socklen_t len, uint64_t deadline
     return -1;
 }
 
+/* Connects to an abstract name, "@NAME". Returns as connect_to. */
 static int call_unix(const char *name, uint64_t deadline)
 {
     struct sockaddr_un a = {.sun_family = AF_UNIX};
@@ -139,7 +144,8 @@ static int call_unix(const char *name, uint64_t deadline)
                       (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n), deadline);
 }
 
-/* Connects to any of the host's addresses. */
+/* Connects to any of the host's addresses. `where` is HOST:PORT, or [ADDRESS]:PORT for numeric IPv6. The resolver may
+ * block beyond the deadline. Returns as connect_to; errno is that of the last address. */
 static int call_tcp(const char *where, uint64_t deadline)
 {
     char host[256];
@@ -170,6 +176,8 @@ static int is_retryable(int why)
     return why == ECONNREFUSED || why == ENOENT || why == ECONNRESET || why == EAGAIN;
 }
 
+/* One call after the other, PAUSE_MS apart, until one is let in. An answer has ANSWER_MS, so that a process that only
+ * accepts connections does not take all of the time. */
 int bip_meet(const char *address, const bip_launch *launch, int timeout_ms, char *error)
 {
     uint64_t deadline = vk_now() + (uint64_t)timeout_ms * VK_MS;
