@@ -310,8 +310,8 @@ static void target_leaves_a(side *s)
         uint8_t *data = buffer(&e, BULK);
         pattern_fill(data, BULK, 9);
         endpoint_connect(&e, "target leaves");
-        uint64_t address = side_exchange(s, 0), handle = side_exchange(s, 0);
-        post_send(&e, prep_write(&e, d, data, BULK, address, (VIP_MEM_HANDLE)handle));
+        uint64_t target = side_exchange(s, 0), handle = side_exchange(s, 0);
+        post_send(&e, prep_write(&e, d, data, BULK, target, (VIP_MEM_HANDLE)handle));
         side_exchange(s, 0); /* B has seen the data, and does not look at the link any more */
         reap_send(&e, d, VIP_STATUS_OP_RDMA_WRITE);
         side_exchange(s, 0);
