@@ -83,8 +83,7 @@ static int begin_request(const struct write *a, int kind, int is_short, msg_requ
     int code = MSG_SUCCESS;
     if (r == NULL)
         return msg_fail(a->w, MSG_ERR_NO_MEMORY, "no memory for another request");
-    if (kind == MSG_REQ_GET)
-        r->flags |= MSG_MOVING; /* its buffer is in use even if the rank leaves */
+    r->flags |= MSG_MOVING; /* its buffer is in use, and it completes, even if the rank leaves */
     if (is_short)
         msg_complete(r, MSG_SUCCESS);
     else if ((code = move_long(a, r)) != MSG_SUCCESS) {

@@ -79,6 +79,7 @@
     X(outstanding, 2, NULL, ON_ALL)                          \
     X(posted, 2, NULL, ON_ALL)                               \
     X(put, 3, NULL, ON_VIA)                                  \
+    X(put_leave, 2, NULL, ON_VIA)                            \
     X(cache, 2, "cache_entries=4", ON_VIA)                   \
     X(storm, 8, NULL, ON_ALL)                                \
     X(many, 64, NULL, ON_SHM | ON_TCP | ON_BIP)              \

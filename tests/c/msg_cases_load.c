@@ -3,6 +3,7 @@
  */
 #include <pthread.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "check.h"
 #include "msg/engine.h"
@@ -27,6 +28,33 @@ static void put_with_notices(msg_world *w, const void *cells, int next, int last
     CHECK_EQ(msg_notices(w, next), 0); /* of three ranks, the next one writes to the last */
     GIVES(msg_put_notified(w, cells, 0, next, remote, 8), MSG_ERR_ARG);
     GIVES(msg_put_notified(w, cells, MSG_PUT_SHORT + 1, next, remote, 8), MSG_ERR_ARG);
+}
+
+/* A write completes whose target leaves as soon as it has the data. The writer finds the acknowledgement and the target's
+ * last packet at the same time. */
+void case_put_leave(msg_world **world, int rank, int n_ranks)
+{
+    msg_world *w = *world;
+    enum { LEN = 8000 };
+    char memory[LEN], data[LEN];
+    msg_exposed target;
+    msg_request *r;
+    msg_status s;
+    (void)n_ranks;
+    pattern_fill(data, LEN, 5);
+    if (rank == 1) {
+        memset(memory, 0, LEN);
+        OK(msg_expose(w, memory, LEN, &target));
+        OK(msg_send(w, 1, &target, sizeof target, 0, 1, MSG_STANDARD));
+        WAIT_UNTIL((msg_progress(w), memcmp(memory, data, LEN) == 0));
+        OK(msg_hide(w, &target));
+        return;
+    }
+    OK(msg_recv(w, 1, &target, sizeof target, 1, 1, NULL));
+    OK(msg_put(w, data, LEN, 1, &target, 0, &r));
+    CHECK(usleep(200000) == 0); /* without a call, so that the other rank leaves meanwhile */
+    OK(msg_wait(w, &r, &s, MSG_FOREVER));
+    CHECK_EQ(s.error, MSG_SUCCESS);
 }
 
 /* One-sided writes into the memory of a rank that makes no calls. */
