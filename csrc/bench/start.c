@@ -3,9 +3,9 @@
  * virtual time begins. Only the run itself is in virtual time: endpoints connect, and results travel, in real time.
  */
 #include "base/clock.h"
-#include "base/explain.h"
 #include "base/virtual_table.h"
 #include "bench/bench.h"
+#include "viakit.h"
 
 #include <errno.h>
 
@@ -17,7 +17,7 @@ static int begin_virtual_time(bench_ep *ep, const bench_plan *plan)
         if (rc == 0)
             return 0;
         if (rc != -EAGAIN)
-            return bench_fail(ep, BENCH_ERROR, "%s", vk_explanation());
+            return bench_fail(ep, BENCH_ERROR, "%s", viakit_last_error()); /* the text is in the provider's library */
         if (vk_now() > end)
             rc = bench_fail(ep, BENCH_TIMEOUT, "the other side did not begin within %.1f s", plan->timeout_s);
         else if (bench_stop_requested(ep, plan))
