@@ -31,7 +31,6 @@ struct line {
 static struct line lines[2][CLIENTS]; /* the server's and the clients': with `loop` both are in this process */
 static char *device;
 
-/* Ends the program if a call failed. */
 static void check(VIP_RETURN code, const char *what)
 {
     if (code != VIP_SUCCESS)
@@ -45,7 +44,6 @@ static void on_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *e)
         check(VIP_DESCRIPTOR_ERROR, (char *)context);
 }
 
-/* A descriptor for one piece of 64 bytes, in registered memory. */
 static VIP_DESCRIPTOR *fill(VIP_DESCRIPTOR *d, char *data, VIP_MEM_HANDLE memory)
 {
     memset(d, 0, sizeof *d); /* a completed descriptor holds its results */
@@ -56,7 +54,6 @@ static VIP_DESCRIPTOR *fill(VIP_DESCRIPTOR *d, char *data, VIP_MEM_HANDLE memory
     return d;
 }
 
-/* Sends l->out and waits until it may be changed. */
 static void send_line(VIP_VI_HANDLE vi, struct line *l, VIP_MEM_HANDLE memory)
 {
     VIP_DESCRIPTOR *done;

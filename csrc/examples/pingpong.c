@@ -28,7 +28,6 @@ static VIP_VI_HANDLE vi;
 static VIP_MEM_HANDLE memory;
 static VIP_DESCRIPTOR *done;
 
-/* Ends the program if a call failed. */
 static void check(VIP_RETURN code, const char *what)
 {
     if (code != VIP_SUCCESS)
@@ -55,7 +54,6 @@ static VIP_DESCRIPTOR *fill(VIP_DESCRIPTOR *d, char *data, VIP_UINT32 immediate)
     return d;
 }
 
-/* One send, and the wait for its descriptor. VipSendWait also returns when the connection is lost. */
 static void throw_ball(VIP_UINT32 left)
 {
     CHECK(VipPostSend(vi, fill(&b.thrown, b.ball, left), memory));

@@ -30,7 +30,6 @@ static VIP_VI_HANDLE vi;
 static VIP_MEM_HANDLE memory;
 static VIP_DESCRIPTOR *done;
 
-/* Ends the program if a call failed. */
 static void check(VIP_RETURN code, const char *what)
 {
     if (code != VIP_SUCCESS)
@@ -44,8 +43,6 @@ static void on_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *e)
         check(VIP_DESCRIPTOR_ERROR, (char *)context);
 }
 
-/* Fills segment i, which is the last one. An RDMA write has its remote address in segment 0, so its data is segment 1.
- */
 static VIP_DESCRIPTOR *fill(VIP_DESCRIPTOR *d, int control, int i, void *data, VIP_UINT32 len)
 { /* segment i: a piece of this program's memory */
     d->CS.Control = (VIP_UINT16)control;
