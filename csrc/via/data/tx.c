@@ -32,6 +32,7 @@
 
 #include "base/atomic.h"
 #include "base/clock.h"
+#include "base/virtual.h"
 #include "link/frame_format.h"
 #include "link/link.h"
 #include "via/data/data.h"
@@ -201,11 +202,12 @@ static inline int build(struct via_vi *vi, const struct via_work *w, uint32_t ps
         f->header.immediate = k; /* the receiver can place the frame before the ones in front of it (ahead.c) */
     /* On a lossless link acknowledgements are requested only if they are needed. A reference keeps our memory in use
      * until then. The program of a write's target may find the data in its memory and not call the library again for
-     * long. So both request one at once. */
-    if (w->wait_ack && vi->lossless)
-        f->header.flags |=
-            WIRE_FLAG_MUST_ACK |
-            (w->how == VIA_HOW_REFERENCE || (is_write(w) && k + 1 == w->n_frames) ? WIRE_FLAG_ACK_NOW : 0);
+     * long. So both request one at once. Not for writes in virtual time, where the acknowledgement would wake a writer
+     * that sleeps until an interrupt, and spare it the interrupt of the data that it waits for. */
+    if (w->wait_ack && vi->lossless) {
+        int now = w->how == VIA_HOW_REFERENCE || (is_write(w) && k + 1 == w->n_frames && !vk_time_is_virtual());
+        f->header.flags |= WIRE_FLAG_MUST_ACK | (now ? WIRE_FLAG_ACK_NOW : 0);
+    }
     /* The destination of a write precedes its first piece; later pieces are placed behind it (place.c). */
     if (is_write(w) && k == 0) {
         const VIP_ADDRESS_SEGMENT *remote = &via_segment(w->descriptor, 0)->Remote;
