@@ -207,9 +207,17 @@ static void free_cells(struct link_peer *peer)
 
 /* Delivers the frames of one ring, at most `budget` (fillers count too). Returns their number. A frame is delivered in
  * place. The sender may change it meanwhile (link_deliver reads each field once), but later frames cannot overwrite it,
- * because its cells are not free yet. Delivery may remove the peer. */
+ * because its cells are not free yet. Delivery may remove the peer.
+ *
+ * The peer sent WELCOME before its first frame, so that greeting is read first. Replies to that frame can then use all
+ * three ways at once: the first RDMA write of a connection is a direct copy like those that follow. */
 int shm_poll_peer(struct link_peer *peer, int budget)
 {
+    if (vk_unlikely(!peer->greeted)) {
+        shm_receive_greeting(peer);
+        if (!peer->alive)
+            return 0; /* its greeting was invalid: the ring is no longer mapped */
+    }
     struct shm_ring *ring = peer->rx;
     int n = 0;
     while (n < budget) {

@@ -185,6 +185,50 @@ static void copies_large_both(side *s)
     endpoint_close(&e);
 }
 
+/* ---- first_write: also the first RDMA write of a connection is copied directly, right after VipConnectRequest. The
+ * reply that ends that call is the first frame of the peer, and its greeting came before. */
+
+static void first_write_a(side *s)
+{
+    endpoint e;
+    counters before, after;
+    viakit_nic_info info;
+    if (s->link->kind != ON_SHM || s->link->ring_only)
+        return;
+    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4 * LARGE);
+    VIP_DESCRIPTOR *d = descriptor(&e, 2);
+    uint8_t *data = buffer(&e, LARGE);
+    uint64_t target = side_exchange(s, 0), handle = side_exchange(s, 0);
+    endpoint_connect(&e, "first write");
+    CHECK_OK(viakit_nic_counters(s->nic, before));
+    post_send(&e, prep_write(&e, d, data, LARGE, target, (VIP_MEM_HANDLE)handle));
+    CHECK_OK(viakit_nic_counters(s->nic, after));
+    reap_send(&e, d, VIP_STATUS_OP_RDMA_WRITE);
+    SIDE_SYNC(s, 1);
+    CHECK_OK(viakit_query_nic(s->nic, &info));
+    if (s->link->mapped || info.cma) {
+        CHECK_EQ(SINCE(copies_mapped) + SINCE(copies_cma), 1);
+        CHECK_EQ(SINCE(frames_sent), 0);
+    } else
+        printf("       not checked: the kernel refuses copies between processes\n");
+    endpoint_disconnect(&e);
+    endpoint_close(&e);
+}
+
+static void first_write_b(side *s)
+{
+    endpoint e;
+    if (s->link->kind != ON_SHM || s->link->ring_only)
+        return;
+    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4 * LARGE);
+    side_exchange(s, (uintptr_t)buffer(&e, LARGE));
+    side_exchange(s, e.mh);
+    endpoint_connect(&e, "first write");
+    SIDE_SYNC(s, 1);
+    endpoint_disconnect(&e);
+    endpoint_close(&e);
+}
+
 /* ---- system_calls: eth, 64 B, polled: one to send, none to receive */
 
 static void system_calls_both(side *s)
@@ -366,6 +410,7 @@ static const test_case cases[] = {
     {"copies", copies_both, copies_both, CASE_NO_FAULT, NULL},
     {"copies_large", copies_large_both, copies_large_both, CASE_NO_FAULT, NULL},
     {"mixed", mixed_both, mixed_both, CASE_NO_FAULT | CASE_NO_THREAD, NULL},
+    {"first_write", first_write_a, first_write_b, CASE_NO_FAULT, NULL},
     {"system_calls", system_calls_both, system_calls_both, CASE_ONLY_ETH | CASE_NO_FAULT | CASE_NO_THREAD, NULL},
     {"two_rings", two_rings_both, two_rings_both, CASE_ONLY_ETH | CASE_NO_FAULT | CASE_NO_THREAD, NULL},
 };
