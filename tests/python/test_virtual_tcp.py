@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib import resources
 
 import pytest
 
@@ -48,6 +49,24 @@ def test_small_socket_buffers_close_the_window():
     small, large = _times(["tcp"], [1, 300000], sockbuf=[8192, 512 << 10])
     assert small[0] == large[0], "one segment needs no window"
     assert small[1] > 1.5 * large[1]
+
+
+def test_acknowledgements_have_the_delays_of_the_machine(tmp_path):
+    """With a window of one segment, each segment but the first waits for the receiver's timer; others never do."""
+    sizes, one_segment, many = [1, 1024, 1025, 20000], 1024, 256 << 10
+    slow = tmp_path / "slow.toml"
+    text = resources.files("viakit.machines").joinpath(GA620 + ".toml").read_text()
+    delays = 'ack_us = { is = 7, from = "a test" }\ndelayed_ack_us = { is = 200, from = "a test" }\n'
+    slow.write_text(text.replace("[tcp]\n", "[tcp]\n" + delays))
+    names = [GA620, str(slow)]
+    waits = [_times(["tcp"], sizes, name, sockbuf=one_segment)[0] for name in names]
+    flows = [_times(["tcp"], sizes, name, sockbuf=many)[0] for name in names]
+    frames = [1, 1, 2, 20]
+    late_s = 200e-6 + 2 * (7e-6 - 4.8e-6)  # an acknowledgement takes tcp.segment_us, 4.8 us, in a processor otherwise
+    assert waits[1] == pytest.approx([t + (n - 1) * late_s for t, n in zip(waits[0], frames, strict=True)], rel=1e-6)
+    assert flows[1] == pytest.approx(flows[0], rel=1e-3)
+    predicted = [tcp(one_segment).message_s(machines.load(slow), n) for n in sizes]
+    assert waits[1] == pytest.approx(predicted, rel=0.005)
 
 
 def test_policies_agree_with_the_predictions():

@@ -81,7 +81,7 @@ KEYS = {
     "tcp.coalesce_us": Key("µs", "delay of the interrupt; occupies nothing", 0.0),
     "tcp.segment_us": Key("µs", "CPU of each side for a segment"),
     "tcp.byte_ns": Key("ns", "CPU of each side for a byte: checksum, and the socket's copy"),
-    "tcp.ack_us": Key("µs", "CPU of each side for an acknowledgement", "tcp.segment_us", 0.5),
+    "tcp.ack_us": Key("µs", "delay of an acknowledgement in each processor; occupies neither", "tcp.segment_us"),
     "tcp.ack_every": Key("count", "segments for an acknowledgement", 2.0, least=1),
     "tcp.sockbuf": Key("bytes", "socket buffers as the system comes", 65536.0, least=1),
     "tcp.sockbuf_max": Key("bytes", "largest socket buffer that a library can set", 524288.0, least=1),
@@ -89,7 +89,7 @@ KEYS = {
     "tcp.slab": Key(
         "bytes", "memory that the driver takes for a received segment; 0: the power of two that holds it", 0.0
     ),
-    "tcp.delayed_ack_us": Key("µs", "delay of an acknowledgement for fewer segments", 0.0),
+    "tcp.delayed_ack_us": Key("µs", "delay of an acknowledgement for fewer segments than tcp.ack_every", 0.0),
     "message.overhead_us": Key("µs", "message layer, on each side: matching and envelopes", 0.0),
     "bip.send_us": Key("µs", "sender's CPU for a message: the request to the card"),
     "bip.receive_us": Key("µs", "receiver's CPU for a message"),

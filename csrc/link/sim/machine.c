@@ -136,7 +136,7 @@ static void settle(struct sim_machine *m, const char seen[N_ENTRIES])
         else if (field(m, i) == &m->via_interrupt)
             m->via_interrupt = m->wakeup;
         else if (field(m, i) == &m->tcp_ack)
-            m->tcp_ack = m->tcp_segment / 2;
+            m->tcp_ack = m->tcp_segment;
     }
 }
 

@@ -5,7 +5,7 @@
  *      | bus, line (with 40 bytes of headers), the machine's delays, tcp.coalesce_us, line, bus         path.c
  *    receiver   for a segment tcp.segment_us and tcp.byte_ns; tcp.receive_us at the last one of a message
  *      | an acknowledgement, for each tcp.ack_every segments and for the last one of a message: the same way, and
- *      | tcp.segment_us twice. It occupies no processor and no bus
+ *      | tcp.ack_us twice. It occupies no processor and no bus. For fewer than tcp.ack_every: tcp.delayed_ack_us more
  *    sender     the window has room again
  *
  * These are the costs of viakit/machines/cost.py, segment by segment. A message is what one call of send is given. A
@@ -61,6 +61,8 @@ struct vk_stream {
     int refused;          /* the last call sent less than it was given */
     /* receiving */
     uint32_t received, reported; /* segments, and those that were acknowledged */
+    uint64_t timer;              /* clock at which a delayed acknowledgement leaves; 0: none */
+    uint32_t at_timer;           /* segments that it reports */
     uint32_t begin, end;         /* of `bytes`, not read yet */
     int hung;                    /* the kernel's socket has ended */
     int ended;                   /* no further segment will come */
@@ -228,7 +230,7 @@ static void *fill(struct vk_stream *s, uint32_t i, uint32_t len, int is_last)
     slot->len = (uint32_t)sizeof *head + len;
     slot->of_card = len == 0;
     /* The processors' part in an acknowledgement delays it, and occupies neither of them. */
-    slot->late = (uint64_t)(m->tcp_coalesce + (len ? 0 : 2 * m->tcp_segment) + 0.5);
+    slot->late = (uint64_t)(m->tcp_coalesce + (len ? 0 : 2 * m->tcp_ack) + 0.5);
     *head = (struct segment){.acked = s->received, .is_last = (uint32_t)is_last};
     s->reported = s->received;
     return head + 1;
@@ -242,6 +244,42 @@ static void acknowledge(struct vk_stream *s)
         return;
     fill(s, i, 0, 0);
     pass_on(s, i);
+}
+
+/* Starts the receiver's timer of delayed acknowledgements: sends now what arrives later by the timer's length. Until
+ * then the segments count as not reported. So the next one can complete tcp.ack_every and be acknowledged at once; the
+ * delayed acknowledgement is then older and ignored. */
+static void acknowledge_later(struct vk_stream *s, uint64_t delay)
+{
+    uint32_t i = peer_is_open(s) ? sim_slot_take(s->view->world, 1) : SIM_NONE, reported = s->reported;
+    if (i == SIM_NONE)
+        return;
+    fill(s, i, 0, 0);
+    sim_slot_at(s->view->world, i)->late += delay;
+    s->reported = reported;
+    s->timer = s->view->me->clock + delay;
+    s->at_timer = s->received;
+    pass_on(s, i);
+}
+
+/* A segment has been received. The last one of a message is acknowledged in any case, and so is the last one of the
+ * window, because the sender then waits. The timer runs for fewer segments than tcp.ack_every. */
+static void acknowledge_if_due(struct vk_stream *s, uint32_t is_last)
+{
+    const struct sim_machine *m = &s->view->world->machine;
+    if (s->timer && s->view->me->clock >= s->timer) {
+        s->timer = 0;
+        if ((int32_t)(s->at_timer - s->reported) > 0)
+            s->reported = s->at_timer;
+    }
+    uint32_t fresh = s->received - s->reported;
+    if (!is_last && fresh < m->tcp_ack_every && fresh < s->window)
+        return;
+    sim_take_turn(s->view);
+    if (fresh < m->tcp_ack_every && m->tcp_delayed_ack > 0)
+        acknowledge_later(s, (uint64_t)(m->tcp_delayed_ack + 0.5));
+    else
+        acknowledge(s);
 }
 
 /* Notes an acknowledgement. One that is older than another is ignored, because collect() takes them out of order. */
@@ -413,12 +451,7 @@ static int next_segment(struct vk_stream *s)
         s->end = len;
         s->received++;
         sim_spend(v, (is_last ? m->tcp_receive : 0) + m->tcp_segment + len * m->tcp_byte);
-        /* A receiver that waited for more segments than the window holds would stop the sender. */
-        double every = m->tcp_ack_every < s->window ? m->tcp_ack_every : s->window;
-        if (is_last || s->received - s->reported >= every) {
-            sim_take_turn(v);
-            acknowledge(s);
-        }
+        acknowledge_if_due(s, is_last);
         sim_unlock(w);
         return 1;
     }
