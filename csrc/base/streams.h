@@ -19,14 +19,20 @@
 
 struct vk_stream;
 
+/* Daemons on the way, one on each host: they pass packets of `bytes` bytes, each with an acknowledgement, and at most
+ * `most` of them are not acknowledged (0: any number). */
+struct vk_daemons {
+    int64_t bytes, most;
+};
+
 /* No call blocks, except that a rank waits for its turn while time is virtual. While time is real, the socket is
  * readable when a call that returned -EAGAIN should be repeated. */
 struct vk_streams {
     /* Opens this process's end of a stream, and makes the process a member of machine `name`. `fd` is a connected
      * stream socket, on which nothing is under way; the caller keeps it, and closes it after the stream. `buffer` is the
-     * length of the socket buffers that the program requests in bytes; 0: the system's own. Both processes open their
-     * end. Returns 0, or -errno with an explanation: -ENODEV if the machine has no section [tcp]. */
-    int (*open)(const char *name, int fd, int64_t buffer, struct vk_stream **out);
+     * length of the socket buffers that the program requests in bytes; 0: the system's own. `daemons` is NULL for a
+     * direct way. Both processes open their end alike. Returns 0, or -errno with an explanation: -ENODEV if the machine has no section [tcp]. */
+    int (*open)(const char *name, int fd, int64_t buffer, const struct vk_daemons *daemons, struct vk_stream **out);
     /* Sends bytes as far as the window is open. The machine takes the bytes of one call, and those of the calls that
      * continue it, as one message. Returns how many were sent; -EAGAIN: none now; -EPIPE: the other end has gone;
      * -EPROTO: the other process does not use the stream. */

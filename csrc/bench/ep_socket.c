@@ -152,7 +152,7 @@ BENCH_OPEN(socket)
     ep->ops.name = options->device;
     if (options->device && strncmp(options->device, MACHINE, sizeof MACHINE - 1) == 0) {
         ep->ops.name = "tcp";
-        if (vk_streams()->open(options->device + sizeof MACHINE - 1, fd, options->buffer, &ep->stream) != 0)
+        if (vk_streams()->open(options->device + sizeof MACHINE - 1, fd, options->buffer, NULL, &ep->stream) != 0)
             return bench_ep_fail(&ep->ep, error, "%s", viakit_last_error());
     }
     ep->ep.ops = &ep->ops;

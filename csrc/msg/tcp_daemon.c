@@ -4,7 +4,7 @@
  *      rank a === socket pairs ===  daemon  === UDP, acknowledged ===  daemon  === socket pairs === rank b
  *      rank a === socket pairs ===  daemon  === socket pairs === rank c                 (a and c on one host)
  *
- * A datagram has at most TD_PACKET bytes of one stream, its offset, and the key of the job. The receiver writes the data
+ * A datagram has at most daemon_bytes of one stream (policy.h), its offset, and the key of the job. The receiver writes the data
  * to the rank if it is next and there is room, and replies with the offset up to which it has written. So the rank's
  * socket buffer is the window, and nothing is stored at the receiver. A sender without an acknowledgement goes back to
  * the acknowledged offset, after a pause that doubles. It gives up a peer that is silent for GIVE_UP.
@@ -159,12 +159,18 @@ static uint64_t goal_of(const struct td_stream *s)
     return s->read + s->ended;
 }
 
-/* Sends what has been read and not sent. */
+/* Whether as many datagrams are under way as the policy permits. A short one counts as a whole one. */
+static int window_is_full(const struct td_plan *p, const struct td_stream *s)
+{
+    return p->packets && (s->sent - s->acked + p->packet - 1) / p->packet >= p->packets;
+}
+
+/* Sends what has been read and not sent. take_ack() sends what a full window has held back. */
 static void send_stream(const struct td_plan *p, struct td_stream *s)
 {
-    while (s->sent < goal_of(s)) {
+    while (s->sent < goal_of(s) && !window_is_full(p, s)) {
         uint64_t left = s->read - s->sent;
-        uint32_t len = (uint32_t)(left < TD_PACKET ? left : TD_PACKET);
+        uint32_t len = (uint32_t)(left < p->packet ? left : p->packet);
         /* Nothing was under way: the peer's silence counts from now on, not from its last acknowledgement. */
         if (s->sent == s->acked && s->resend_at == VK_NEVER) {
             s->resend_at = vk_now() + s->pause;

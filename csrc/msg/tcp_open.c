@@ -198,16 +198,19 @@ static int watch_ranks(msg_world *w)
     return 0;
 }
 
-/* On a described machine: opens this rank's end of a stream on each connection. */
+/* On a described machine: opens this rank's end of a stream on each connection. Daemons are no processes there, because
+ * a process would need a clock and turns. The stream has their costs. */
 static int open_streams(msg_world *w)
 {
     struct tc_world *t = w->at;
+    struct vk_daemons daemons = {w->policy.daemon_bytes, w->policy.daemon_packets};
+    const struct vk_daemons *way = w->policy.route == MSG_ROUTE_DAEMON ? &daemons : NULL;
     char name[32];
     snprintf(name, sizeof name, "msg-%.16s", w->job);
     t->streams = 1;
     for (int i = 0; i < w->n_ranks; i++) {
         struct tc_rank *r = &t->ranks[i];
-        if (i != w->rank && vk_streams()->open(name, r->fd, buffer_length(w), &r->stream) != 0)
+        if (i != w->rank && vk_streams()->open(name, r->fd, buffer_length(w), way, &r->stream) != 0)
             return msg_fail(w, MSG_ERR_CHANNEL, "%s", viakit_last_error());
     }
     return 0;
@@ -244,7 +247,7 @@ int tc_open(msg_world *w, const msg_options *o)
                        vk_now() + (uint64_t)(o->open_timeout_ms > 0 ? o->open_timeout_ms : 60000) * VK_MS);
     if (listener >= 0)
         close(listener);
-    if (w->policy.route == MSG_ROUTE_DAEMON)
+    if (w->policy.route == MSG_ROUTE_DAEMON && !msg_on_machine())
         /* Before the descriptors are added to epoll, because they are replaced. */
         code = tc_relay_start(w, o, &own, code);
     if (code == 0 && msg_on_machine())

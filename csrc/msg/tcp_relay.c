@@ -73,6 +73,8 @@ static int make_plan(msg_world *w, struct td_plan *p)
     p->rank = w->rank;
     p->n_ranks = w->n_ranks;
     p->n_streams = (int)n_streams;
+    p->packet = (uint32_t)w->policy.daemon_bytes; /* in its limits: choose_policy() has checked */
+    p->packets = (uint64_t)w->policy.daemon_packets;
     p->local = calloc(n, sizeof *p->local);
     p->hosts = calloc(n, sizeof *p->hosts);
     p->streams = calloc(n_streams, sizeof *p->streams);

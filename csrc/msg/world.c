@@ -219,9 +219,10 @@ static int choose_policy(msg_world *w, const msg_options *o, char *error)
 #undef MSG_X
         return MSG_ERR_ARG;
     }
-    if (msg_on_machine() && w->policy.route == MSG_ROUTE_DAEMON) {
-        snprintf(error, MSG_ERROR_LEN, "policy %s sends through daemons, which do not run in virtual time",
-                 w->policy.name);
+    if (w->policy.daemon_bytes < 1 || w->policy.daemon_bytes > MSG_DAEMON_BYTES || w->policy.daemon_packets < 0) {
+        snprintf(error, MSG_ERROR_LEN,
+                 "daemon_bytes is %lld and daemon_packets %lld: give 1 to %d bytes, and 0 or more packets",
+                 (long long)w->policy.daemon_bytes, (long long)w->policy.daemon_packets, MSG_DAEMON_BYTES);
         return MSG_ERR_ARG;
     }
     if (by_bip)

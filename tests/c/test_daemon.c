@@ -19,6 +19,7 @@
 #define RANKS 3
 #define LOCAL 2
 #define OTHER_USER 65534
+#define PACKET 4096 /* bytes of data in a datagram; a stream has one under way at a time */
 
 enum { DATA = 1, END = 2 };
 
@@ -51,7 +52,8 @@ static void make_plan(void)
     struct tc_card own, *hosts = calloc(RANKS, sizeof *hosts);
     meeting = (struct sockaddr_un){.sun_family = AF_UNIX};
     meeting_len = sizeof meeting;
-    plan = (struct td_plan){.n_ranks = RANKS, .n_streams = LOCAL * RANKS, .hosts = hosts};
+    plan =
+        (struct td_plan){.n_ranks = RANKS, .n_streams = LOCAL * RANKS, .hosts = hosts, .packet = PACKET, .packets = 1};
     plan.listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     CHECK_EQ(bind(plan.listener, (struct sockaddr *)&meeting, sizeof meeting.sun_family), 0);
     CHECK_EQ(listen(plan.listener, 128), 0);
@@ -236,14 +238,44 @@ static void test_within_the_host(void)
     CHECK_EQ(read_byte(ends[1][0]), 'c');
 }
 
+/* Receives a datagram of the daemon, if one has arrived. */
+static int receive(struct datagram *d)
+{
+    char data[TD_PACKET];
+    struct iovec v[2] = {{d, sizeof *d}, {data, sizeof data}};
+    struct msghdr m = {.msg_iov = v, .msg_iovlen = 2};
+    return recvmsg(peer_socket, &m, 0) >= (ssize_t)sizeof *d;
+}
+
+/* Three packets, of which each leaves after the acknowledgement of the one before. Repetitions may come in between. */
+static void test_packets_one_by_one(void)
+{
+    static const char bytes[2 * PACKET + 100];
+    struct pollfd one = {.fd = peer_socket, .events = POLLIN};
+    uint64_t next = 0;
+    CHECK_EQ(write(ends[1][2], bytes, sizeof bytes), sizeof bytes);
+    while (next < sizeof bytes) {
+        struct datagram d;
+        CHECK_EQ(poll(&one, 1, 20000), 1);
+        if (!receive(&d) || d.from != 1 || d.flags != DATA || d.offset < next)
+            continue;
+        CHECK_EQ(d.offset, next);
+        uint32_t len = d.len;
+        CHECK_EQ(len, sizeof bytes - next < PACKET ? sizeof bytes - next : PACKET);
+        CHECK_EQ(poll(&one, 1, 5) > 0 && receive(&d) && d.from == 1 && d.flags == DATA && d.offset > next, 0);
+        next += len;
+        struct datagram reply = right(1, 0, "");
+        reply.flags = 0;
+        reply.acked = next;
+        send_to_daemon(reply, "");
+    }
+}
+
 /* Acknowledges what the daemon sends, and ends the streams of rank 2. */
 static void acknowledge(void)
 {
     struct datagram d;
-    char data[TD_PACKET];
-    struct iovec v[2] = {{&d, sizeof d}, {data, sizeof data}};
-    struct msghdr m = {.msg_iov = v, .msg_iovlen = 2};
-    while (recvmsg(peer_socket, &m, 0) >= (ssize_t)sizeof d) {
+    while (receive(&d)) {
         struct datagram reply = right(d.from, 0, "");
         if (d.flags != DATA && d.flags != END)
             continue;
@@ -267,6 +299,7 @@ int main(void)
     hand_over_all();
     test_within_the_host();
     test_forged_datagrams();
+    test_packets_one_by_one();
     for (int rank = 0; rank < LOCAL; rank++)
         for (int peer = 0; peer < RANKS; peer++)
             if (peer != rank)

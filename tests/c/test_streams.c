@@ -123,7 +123,7 @@ static void start(const char *what, void (*play)(struct side *me), int open)
             close(fds[!rank]);
             alarm(60);
             if (open)
-                CHECK_EQ(vk_streams()->open(name, me.fd, 0, &me.stream), 0);
+                CHECK_EQ(vk_streams()->open(name, me.fd, 0, NULL, &me.stream), 0);
             play(&me);
             vk_streams()->close(me.stream);
             _exit(0);
@@ -244,7 +244,7 @@ static void strangers(struct side *me)
         WAIT_UNTIL(vk_load_acquire(me->shared));
         return;
     }
-    CHECK_EQ(vk_streams()->open(name, me->fd, 0, &me->stream), 0);
+    CHECK_EQ(vk_streams()->open(name, me->fd, 0, NULL, &me->stream), 0);
     struct pollfd p = {.fd = me->fd, .events = POLLIN};
     CHECK_EQ(poll(&p, 1, 30000), 1);
     CHECK_EQ(recv_once(me, bytes, 1), -EPROTO);
@@ -254,7 +254,7 @@ static void strangers(struct side *me)
 static void without_sockets(struct side *me)
 {
     struct vk_stream *none = NULL;
-    CHECK_EQ(vk_streams()->open("none", me->fd, 0, &none), -ENODEV);
+    CHECK_EQ(vk_streams()->open("none", me->fd, 0, NULL, &none), -ENODEV);
     CHECK(none == NULL && strstr(viakit_last_error(), "[tcp]") != NULL);
     CHECK(vk_virtual == NULL); /* the process has left the machine */
 }

@@ -362,18 +362,11 @@ def _check_sockets(protocol: endpoints.Protocol, config: Config) -> None:
     """Raise :class:`UsageError` for a protocol over sockets that the described machine does not have."""
     if not protocol.takes_sockbuf:
         return
-    from viakit import machines  # start-up time, as the next one
-    from viakit._core import policy_fields
+    from viakit import machines  # start-up time
 
     machine = machines.load(str(config.machine))
     if not machine.has("tcp"):
         raise UsageError(f"{protocol.name}: machine {machine.name} has no section [tcp], so it has no sockets")
-    policies = [one for one in (config.policy, protocol.policy) if one and protocol.base == "msg-tcp"]
-    if any(policy_fields(one)["route"] == 1 for one in policies):
-        raise UsageError(
-            f"{protocol.name} sends through daemons, which do not run in virtual time: measure it without --machine, "
-            "or choose a policy without daemons, such as lam-c2c or pvm-direct"
-        )
 
 
 def _check_buffers(config: Config, series: list[Series]) -> None:

@@ -105,20 +105,30 @@ class Library:
         processes. Daemons send datagrams, of which `packets` may be under way without an acknowledgement.
         """
         copy, switch = 1e-6 / machine["host.copy_mb_s"], machine["host.wakeup_us"] * 1e-6
-        packet = min(nbytes, self.packet or nbytes) or 1.0
-        hop = 2 * copy * packet + switch  # between a process and the daemon of its host
-        latency = path.time_s(packet) + 2 * hop + self.copies * nbytes * copy
-        if nbytes <= packet:
-            return latency
-        # One CPU of each host does all of its work, so its times add up. A packet leaves after the acknowledgement of
-        # the packet `packets` before it.
-        frames = -(-packet // path.payload)
-        cpu_ns = (frames * a + packet * b for a, b in ((path.frame_ns[i], path.byte_ns[i]) for i in (0, 5)))
-        pace = max(cpu_ns) * 1e-9 + hop
-        round_trip = path.time_s(packet) + path.time_s(0) + hop
-        if self.packets:
-            pace = max(pace, round_trip / self.packets)
-        return latency + (nbytes / packet - 1) * pace
+
+        def hop_s(n: float) -> float:
+            """Return the seconds between a process and the daemon of its host."""
+            return 2 * copy * n + switch
+
+        def work_s(n: float) -> float:
+            """Return the seconds of one host's CPU for a packet. It does all of its work, so its times add up."""
+            frames = max(1.0, -(-n // path.payload))
+            ns = (path.message_ns[i] + frames * path.frame_ns[i] + n * path.byte_ns[i] for i in (0, 5))
+            return max(ns) * 1e-9 + hop_s(n)
+
+        packet = self.packet or max(nbytes, 1.0)
+        before = max(0.0, -(-nbytes // packet) - 1)  # packets before the last one
+        last = nbytes - before * packet
+        time = path.time_s(last) + 2 * hop_s(last)
+        if before:
+            full = path.time_s(packet) + 2 * hop_s(packet)
+            pipeline = full + (before - 1) * work_s(packet) + work_s(last)
+            # A packet leaves after the acknowledgement of the packet `packets` before it.
+            round_trip = path.time_s(packet) + path.time_s(0) + hop_s(packet)
+            time = max(pipeline, time + before * round_trip / self.packets if self.packets else 0.0)
+        if nbytes > self.eager_limit:  # a request and a reply, each a packet without data
+            time += 2 * (path.time_s(0) + 2 * switch)
+        return time + self.copies * nbytes * copy
 
 
 @dataclass(frozen=True)
@@ -177,6 +187,8 @@ def library(policy: str, **changes: Any) -> Library:
         ),
         overhead_us=None if fields["channel"] != "tcp" else 0.0,
         daemon=fields["route"] == 1,
+        packet=float(fields["daemon_bytes"]) if fields["route"] == 1 else 0.0,
+        packets=float(fields["daemon_packets"]) if fields["route"] == 1 else 0.0,
     )
     return made.with_(**changes)
 

@@ -9,9 +9,17 @@
  *    sender     the window has room again
  *
  * These are the costs of viakit/machines/cost.py, segment by segment. A message is what one call of send is given. A
- * segment is sent while fewer than `window` segments are not acknowledged:
+ * packet is sent while fewer than `window` packets are not acknowledged:
  *
- *      | acked ........ sent | window - (sent - acked) more |        counted in segments, modulo 2^32
+ *      | acked ........ sent | window - (sent - acked) more |        counted in packets, modulo 2^32
+ *
+ * Daemons on the way (struct vk_daemons) are costs of the stream. A packet of a daemon is several segments. The window
+ * and the acknowledgements count packets, and a host has one processor for its rank and its daemon:
+ *
+ *    sender     a hop for each packet: two copies and host.wakeup_us; then the packet's segments as a message
+ *    receiver   the packet as a message, and a hop; then its acknowledgement, which costs the calls of a message, too
+ *
+ * On a direct way each segment is a packet, and there is no hop.
  *
  * Segments that the program has not received lie in the port's list, and are not acknowledged. So the list is the
  * receiver's socket buffer, and a receiver that does not read closes its sender's window. The link loses nothing and
@@ -44,8 +52,9 @@ static const char magic[8] = "vkstream";
 
 /* A segment in a slot: this, and its bytes. Without bytes it is an acknowledgement. */
 struct segment {
-    uint32_t acked;   /* segments that its sender has received */
-    uint32_t is_last; /* of its message: it has the costs of a message, and is acknowledged at once */
+    uint32_t acked;   /* packets that its sender has received */
+    uint16_t is_last; /* of its message: it has the costs of a message, and is acknowledged at once */
+    uint16_t ends;    /* the last segment of its packet */
 };
 
 struct vk_stream {
@@ -54,15 +63,19 @@ struct vk_stream {
     uint32_t port, peer, peer_generation, peer_member; /* indices in the world; the peer's after meet() */
     struct card card;                                  /* of the other end */
     size_t card_len;                                   /* bytes of it that have arrived */
-    uint32_t longest, window;                          /* bytes of a segment; segments that may be unacknowledged */
+    uint32_t longest, window;                          /* bytes of a segment; packets that may be unacknowledged */
+    uint32_t packet;                                   /* bytes of a daemon's packet; 0: no daemons */
     /* sending */
-    uint32_t sent, acked; /* segments, modulo 2^32 */
+    uint32_t sent, acked; /* packets, modulo 2^32 */
+    uint32_t left;        /* bytes of the packet that are not sent yet; 0: the next byte begins one */
+    int begins;           /* the next segment is the first of its packet, and `sent` does not count it yet */
     int midway;           /* a message has been sent in part */
     int refused;          /* the last call sent less than it was given */
     /* receiving */
-    uint32_t received, reported; /* segments, and those that were acknowledged */
+    uint32_t received, reported; /* packets, and those that were acknowledged */
+    uint32_t taken;              /* bytes of the packet that is arriving */
     uint64_t timer;              /* clock at which a delayed acknowledgement leaves; 0: none */
-    uint32_t at_timer;           /* segments that it reports */
+    uint32_t at_timer;           /* packets that it reports */
     uint32_t begin, end;         /* of `bytes`, not read yet */
     int hung;                    /* the kernel's socket has ended */
     int ended;                   /* no further segment will come */
@@ -87,8 +100,9 @@ static uint32_t segments_in(const struct sim_machine *m, double buffer)
 }
 
 /* Sets the window and the longest segment for socket buffers of `buffer` bytes. 0: the program did not set them, and
- * has the system's. Otherwise the system grants tcp.grant times the request, within its maximum. */
-static void set_window(struct vk_stream *s, int64_t buffer)
+ * has the system's. Otherwise the system grants tcp.grant times the request, within its maximum. Daemons have a window
+ * of packets instead. */
+static void set_window(struct vk_stream *s, int64_t buffer, const struct vk_daemons *daemons)
 {
     const struct sim_world *w = s->view->world;
     const struct sim_machine *m = &w->machine;
@@ -100,6 +114,10 @@ static void set_window(struct vk_stream *s, int64_t buffer)
     }
     s->longest = longest < w->max_payload ? (uint32_t)longest : w->max_payload;
     s->window = segments_in(m, granted);
+    if (daemons) {
+        s->packet = (uint32_t)daemons->bytes;
+        s->window = daemons->most && daemons->most < MOST_WINDOW ? (uint32_t)daemons->most : MOST_WINDOW;
+    }
 }
 
 /* Sends this end's card on the kernel's socket. Returns 0 or -errno. */
@@ -116,7 +134,8 @@ static int send_card(struct vk_stream *s)
 static void stream_close(struct vk_stream *s);
 
 /* Does not wait for the other end: the first call of send or recv that finds its card connects (meet). */
-static int stream_open(const char *name, int fd, int64_t buffer, struct vk_stream **out)
+static int stream_open(const char *name, int fd, int64_t buffer, const struct vk_daemons *daemons,
+                       struct vk_stream **out)
 {
     struct sim_view *v;
     int error = sim_world_open(name, &v);
@@ -139,7 +158,7 @@ static int stream_open(const char *name, int fd, int64_t buffer, struct vk_strea
         sim_lock(v->world);
         s->port = sim_port_take(v, 0, 1);
         sim_unlock(v->world);
-        set_window(s, buffer);
+        set_window(s, buffer, daemons);
         error = s->port == SIM_NONE ? -EMFILE : send_card(s);
         if (error)
             vk_explain("a stream on the machine: %s", strerror(-error));
@@ -220,7 +239,7 @@ static struct segment *segment_in(struct sim_slot *slot)
 
 /* Fills in a segment of len bytes, which the caller copies. Returns the place for them. Every segment also acknowledges
  * all that were received, so nothing is owed afterwards. */
-static void *fill(struct vk_stream *s, uint32_t i, uint32_t len, int is_last)
+static void *fill(struct vk_stream *s, uint32_t i, uint32_t len, int is_last, int ends)
 {
     struct sim_slot *slot = sim_slot_at(s->view->world, i);
     const struct sim_machine *m = &s->view->world->machine;
@@ -229,9 +248,11 @@ static void *fill(struct vk_stream *s, uint32_t i, uint32_t len, int is_last)
     slot->payload = len;
     slot->len = (uint32_t)sizeof *head + len;
     slot->of_card = len == 0;
-    /* The processors' part in an acknowledgement delays it, and occupies neither of them. */
-    slot->late = (uint64_t)(m->tcp_coalesce + (len ? 0 : 2 * m->tcp_ack) + 0.5);
-    *head = (struct segment){.acked = s->received, .is_last = (uint32_t)is_last};
+    /* The processors' part in an acknowledgement delays it, and occupies neither of them. A daemon sends and receives
+     * it by calls. */
+    double of_ack = 2 * m->tcp_ack + (s->packet ? m->tcp_send + m->tcp_receive : 0);
+    slot->late = (uint64_t)(m->tcp_coalesce + (len ? 0 : of_ack) + 0.5);
+    *head = (struct segment){.acked = s->received, .is_last = (uint16_t)is_last, .ends = (uint16_t)ends};
     s->reported = s->received;
     return head + 1;
 }
@@ -242,7 +263,7 @@ static void acknowledge(struct vk_stream *s)
     uint32_t i = peer_is_open(s) ? sim_slot_take(s->view->world, 1) : SIM_NONE;
     if (i == SIM_NONE)
         return;
-    fill(s, i, 0, 0);
+    fill(s, i, 0, 0, 0);
     pass_on(s, i);
 }
 
@@ -254,7 +275,7 @@ static void acknowledge_later(struct vk_stream *s, uint64_t delay)
     uint32_t i = peer_is_open(s) ? sim_slot_take(s->view->world, 1) : SIM_NONE, reported = s->reported;
     if (i == SIM_NONE)
         return;
-    fill(s, i, 0, 0);
+    fill(s, i, 0, 0, 0);
     sim_slot_at(s->view->world, i)->late += delay;
     s->reported = reported;
     s->timer = s->view->me->clock + delay;
@@ -262,21 +283,23 @@ static void acknowledge_later(struct vk_stream *s, uint64_t delay)
     pass_on(s, i);
 }
 
-/* A segment has been received. The last one of a message is acknowledged in any case, and so is the last one of the
- * window, because the sender then waits. The timer runs for fewer segments than tcp.ack_every. */
+/* A packet has been received. The last one of a message is acknowledged in any case, and so is the last one of the
+ * window, because the sender then waits. The timer runs for fewer segments than tcp.ack_every. Daemons acknowledge each
+ * packet. */
 static void acknowledge_if_due(struct vk_stream *s, uint32_t is_last)
 {
     const struct sim_machine *m = &s->view->world->machine;
+    double every = s->packet ? 1 : m->tcp_ack_every;
     if (s->timer && s->view->me->clock >= s->timer) {
         s->timer = 0;
         if ((int32_t)(s->at_timer - s->reported) > 0)
             s->reported = s->at_timer;
     }
     uint32_t fresh = s->received - s->reported;
-    if (!is_last && fresh < m->tcp_ack_every && fresh < s->window)
+    if (!is_last && fresh < every && fresh < s->window)
         return;
     sim_take_turn(s->view);
-    if (fresh < m->tcp_ack_every && m->tcp_delayed_ack > 0)
+    if (fresh < every && m->tcp_delayed_ack > 0)
         acknowledge_later(s, (uint64_t)(m->tcp_delayed_ack + 0.5));
     else
         acknowledge(s);
@@ -336,13 +359,36 @@ static int in_vain(struct sim_view *v)
     return v->depth && v->vain_polls && --v->vain_polls;
 }
 
+/* Charges the way between a rank and the daemon of its host for a packet: through the kernel, so two copies, and the
+ * other process wakes up. */
+static void hop(struct vk_stream *s, uint32_t len)
+{
+    const struct sim_machine *m = &s->view->world->machine;
+    sim_spend(s->view, 2 * len * m->copy + m->wakeup);
+}
+
+/* Begins a packet, if one is due: with `rest` bytes of the message, or as many as the daemons pass at a time. The rank
+ * gives the packet to its daemon even if the window is closed. Returns the length of the next segment, at most `rest`:
+ * after a call that has sent nothing, the program may send another message. */
+static uint32_t next_length(struct vk_stream *s, size_t rest)
+{
+    uint32_t longest = s->packet ? s->packet : s->longest, most = rest < longest ? (uint32_t)rest : longest;
+    if (s->left == 0 && s->packet)
+        hop(s, most);
+    if (s->left == 0)
+        s->begins = 1;
+    if (s->begins || s->left > most)
+        s->left = most;
+    return s->left < s->longest ? s->left : s->longest;
+}
+
 /* The next slot to send in, or SIM_NONE: the window is closed, or memory is short. */
 static uint32_t take_slot(const struct vk_stream *s)
 {
     struct sim_view *v = s->view;
     struct sim_world *w = v->world;
     struct sim_port *to = &w->ports[s->peer];
-    if (s->sent - s->acked >= s->window)
+    if (s->begins && s->sent - s->acked >= s->window)
         return SIM_NONE;
     uint32_t i = sim_slot_take(w, to->n_from[v->index] < 4);
     if (i == SIM_NONE) /* sim_path_pick() wakes this member when the receiver has read a segment */
@@ -370,16 +416,19 @@ static ssize_t stream_send(struct vk_stream *s, const struct iovec *v, int n)
     }
     sim_take_turn(view);
     while (done < total) {
+        uint32_t len = next_length(s, total - done);
         collect(s);
         uint32_t i = peer_is_open(s) ? take_slot(s) : SIM_NONE;
         if (i == SIM_NONE)
             break;
-        uint32_t len = total - done < s->longest ? (uint32_t)(total - done) : s->longest;
-        gather(fill(s, i, len, done + len == total), len, v, done);
+        gather(fill(s, i, len, done + len == total, len == s->left), len, v, done);
+        int calls = s->packet ? s->begins : !s->midway;
         /* The cost first, then the turn: the frame is on its way at the time at which the processor has finished it. */
-        sim_spend(view, (s->midway ? 0 : m->tcp_send) + m->tcp_segment + len * m->tcp_byte);
+        sim_spend(view, (calls ? m->tcp_send : 0) + m->tcp_segment + len * m->tcp_byte);
         s->midway = 1;
-        s->sent++;
+        s->sent += (uint32_t)s->begins;
+        s->begins = 0;
+        s->left -= len;
         sim_take_turn(view);
         if (peer_is_open(s))
             pass_on(s, i);
@@ -439,7 +488,7 @@ static int next_segment(struct vk_stream *s)
     while ((i = sim_path_take(w, s->port, now)) != SIM_NONE) {
         struct sim_slot *slot = sim_slot_at(w, i);
         const struct segment *head = segment_in(slot);
-        uint32_t len = slot->payload, is_last = slot->kind == SIM_SEGMENT && head->is_last;
+        uint32_t len = slot->payload, is_last = slot->kind == SIM_SEGMENT && head->is_last, ends = head->ends;
         s->ended |= slot->kind == SIM_LOST;
         if (slot->kind == SIM_SEGMENT)
             learn(s, head->acked);
@@ -449,9 +498,15 @@ static int next_segment(struct vk_stream *s)
             continue;
         s->begin = 0;
         s->end = len;
-        s->received++;
-        sim_spend(v, (is_last ? m->tcp_receive : 0) + m->tcp_segment + len * m->tcp_byte);
-        acknowledge_if_due(s, is_last);
+        s->taken += len;
+        sim_spend(v, ((s->packet ? ends : is_last) ? m->tcp_receive : 0) + m->tcp_segment + len * m->tcp_byte);
+        if (ends) {
+            if (s->packet)
+                hop(s, s->taken);
+            s->received++;
+            s->taken = 0;
+            acknowledge_if_due(s, is_last);
+        }
         sim_unlock(w);
         return 1;
     }
@@ -495,7 +550,7 @@ static void stream_close(struct vk_stream *s)
         sim_lock(v->world);
         uint32_t i = is_met(s) && peer_is_open(s) ? sim_slot_take(v->world, 1) : SIM_NONE;
         if (i != SIM_NONE) { /* without a slot the other end sees that the port is free */
-            fill(s, i, 0, 0);
+            fill(s, i, 0, 0, 0);
             sim_slot_at(v->world, i)->kind = SIM_LOST;
             pass_on(s, i);
         }
