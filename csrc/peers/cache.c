@@ -22,6 +22,7 @@
 /* As many as a policy of the message engine keeps entries by default, so a chain has about one. A power of two. */
 #define BUCKETS 1024
 
+/* Adds in unsigned arithmetic, so -len subtracts. A counter that its user does not need is NULL. */
 #define COUNT(c, name, by) ((c)->counters->name ? (void)(*(c)->counters->name += (by)) : (void)0)
 
 int peers_cache_init(struct peers_cache *c, VIP_NIC_HANDLE nic, VIP_MEM_ATTRIBUTES attributes,
@@ -32,12 +33,14 @@ int peers_cache_init(struct peers_cache *c, VIP_NIC_HANDLE nic, VIP_MEM_ATTRIBUT
     return c->buckets ? 0 : -1;
 }
 
-/* Multiplies by an odd constant and uses high bits, because the low bits of addresses are mostly zero. */
+/* Multiplies by an odd constant and uses high bits, because the low bits of addresses are mostly zero: Knuth, The Art
+ * of Computer Programming, volume 3, section 6.4, with 2^64 divided by the golden ratio. */
 static struct peers_region **bucket_of(struct peers_cache *c, const void *buf)
 {
     return &c->buckets[(uint64_t)(uintptr_t)buf * 0x9E3779B97F4A7C15ull >> 40 & (BUCKETS - 1)];
 }
 
+/* Both ends of the list are pointers in the cache, so the first and the last entry need no case of their own. */
 static void unlink_unused(struct peers_cache *c, struct peers_region *r)
 {
     *(r->older ? &r->older->younger : &c->oldest) = r->younger;
@@ -53,6 +56,8 @@ static void link_unused(struct peers_cache *c, struct peers_region *r)
     c->newest = r;
 }
 
+/* Removes an entry from its bucket, and frees it. The caller has removed it from the list of the unused, if it was
+ * there. */
 static void deregister(struct peers_cache *c, struct peers_region *r)
 {
     struct peers_region **p = bucket_of(c, r->buf);
@@ -87,7 +92,9 @@ static void evict(struct peers_cache *c, size_t len)
     }
 }
 
-/* A shorter entry is not used; it stays until it is evicted. */
+/* A shorter entry is not used; it stays until it is evicted. A longer one serves, because a descriptor
+ * names only the range of the message. If the registration fails, evicted entries are lost, and nothing else has
+ * changed. */
 struct peers_region *peers_cache_get(struct peers_cache *c, const void *buf, size_t len, VIP_RETURN *code)
 {
     *code = VIP_SUCCESS;

@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "peers/peers.h"
 
+/* Pairs in progress, each with a request that the provider retransmits until the other side makes its own. */
 #define WINDOW 16
 /* A net address is host, then discriminator, of any lengths. The union fits the longest used here. */
 union net_address {
@@ -59,7 +60,11 @@ int peers_request(struct peers *p, int rank)
 
 /* Returns the partner of a rank in a round of a tournament of n, or -1 for none. The circle method: one player stays
  * fixed, the others rotate, and each meets the opposite one. If n is odd, the fixed player is a dummy, and its
- * partner rests. Each pair meets in exactly one round, and both sides compute the same result. */
+ * partner rests. Each pair meets in exactly one round, and both sides compute the same result.
+ *
+ * Two partners on the circle add up to the round, modulo circle. The rank whose double is the round would be its own
+ * partner, so it meets the fixed player. The fixed player finds it by dividing by 2, which is multiplying by all / 2:
+ * 2 (all / 2) = circle + 1, which is 1 modulo circle. */
 static int partner_in(int round, int rank, int n)
 {
     int all = n + n % 2, circle = all - 1;
@@ -70,7 +75,8 @@ static int partner_in(int round, int rank, int n)
     return partner < n ? partner : -1;
 }
 
-/* Checks the pairs in progress, and removes those that are connected. Returns 0 or an error. */
+/* Checks the pairs in progress, and removes those that are connected. Returns 0 or an error. The first error ends
+ * peers_connect: the user closes the job, which also ends the other requests. */
 static int collect(struct peers *p, int *under_way, int *n)
 {
     for (int i = 0; i < *n;) {
@@ -129,6 +135,7 @@ int peers_connect(struct peers *p, uint64_t deadline, int (*idle)(void *context)
                 return code;
             under_way[n++] = partner;
         }
+        /* Rounds are not a barrier: the next pair begins as soon as a place in the window is free. */
         int before = n;
         if ((code = collect(p, under_way, &n)) != 0)
             return code;
@@ -137,6 +144,7 @@ int peers_connect(struct peers *p, uint64_t deadline, int (*idle)(void *context)
             continue;
         if (vk_now() > deadline)
             return out_of_time(p, under_way[0]);
+        /* The ranks may share cores, so the processor goes to another rank, which may complete a connection. */
         if ((code = idle(context)) != 0)
             return code;
         sched_yield();

@@ -24,6 +24,8 @@ static void requested(void *context, const VIP_UINT8 *discriminator, size_t len)
 {
     struct peers *p = context;
     int32_t ends[2];
+    /* A request for another job, or for a rank that is none of this job, is ignored. Its sender repeats it until it
+     * gives up. */
     if (len != p->name_len + sizeof ends || memcmp(discriminator, p->name, p->name_len) != 0)
         return;
     memcpy(ends, discriminator + p->name_len, sizeof ends);
@@ -33,6 +35,7 @@ static void requested(void *context, const VIP_UINT8 *discriminator, size_t len)
     vk_store_release(&p->requests, 1);
 }
 
+/* A request that arrived before this call is not lost, because its sender repeats it. */
 int peers_admit(struct peers *p)
 {
     for (int i = 0; i < 2; i++) {
@@ -48,6 +51,7 @@ int peers_meet(struct peers *p, int rank)
     struct peers_pair *pair = peers_pair_of(p, rank);
     if (pair->state != PEERS_APART)
         return 0;
+    /* An error is final for this pair. Its VI, if it was made, stays for peers_close. */
     int code = peers_make_pair(pair->port, pair);
     if (code == 0)
         code = peers_request(p, rank);
@@ -56,12 +60,14 @@ int peers_meet(struct peers *p, int rank)
         return code;
     }
     pair->state = PEERS_MEETING;
+    /* The list cannot overflow: a pair enters it once, and it has room for all ranks. Relaxed, because peers_sleep
+     * reads the number only as a hint. */
     p->meeting[p->n_meeting] = pair;
     vk_store_relaxed(&p->n_meeting, p->n_meeting + 1);
     return 0;
 }
 
-/* Removes entry i. The last entry takes its place. */
+/* Removes entry i. The last entry takes its place, so the caller looks at index i again (i--). */
 static void remove_meeting(struct peers *p, uint32_t i)
 {
     p->meeting[i] = p->meeting[p->n_meeting - 1];

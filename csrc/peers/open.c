@@ -70,6 +70,7 @@ static int find_address(struct peers_port *port)
     return 0;
 }
 
+/* Parses a text of faults, and sets them on the NIC: it spoils the frames that it sends from here on. */
 static VIP_RETURN inject(const struct peers_port *port, const char *text)
 {
     viakit_faults faults = {.size = sizeof faults};
@@ -81,6 +82,7 @@ int peers_open_port(struct peers *p, int index, const char *device, viakit_nic_o
                     bool thread)
 {
     struct peers_port *port = calloc(1, sizeof *port);
+    /* A NIC applies VIAKIT_FAULT itself when it opens. Here it only decides about the thread. */
     const char *lossy = faults && *faults ? faults : getenv("VIAKIT_FAULT");
     VIP_RETURN code;
     if (port == NULL)
@@ -96,6 +98,7 @@ int peers_open_port(struct peers *p, int index, const char *device, viakit_nic_o
         free(port);
         return peers_nic_failed(p, device, code);
     }
+    /* From here on peers_close_port undoes every step, so errors only return. */
     p->ports[index] = port;
     VipErrorCallback(port->nic, port, on_error);
     if (faults && *faults && (code = inject(port, faults)) != VIP_SUCCESS)
@@ -143,7 +146,8 @@ void peers_close_port(struct peers *p, int index)
 
 /* ---------------------------------------------------------------- buffers */
 
-/* Registers private memory of the port. */
+/* Registers private memory of the port. Without RDMA rights: no handle gives a peer access to slots, eager buffers or
+ * the buffers of receives. */
 static int reg(struct peers_port *port, void *memory, size_t len, VIP_MEM_HANDLE *handle)
 {
     VIP_MEM_ATTRIBUTES attributes = {.Ptag = port->ptag};
@@ -193,6 +197,7 @@ int peers_make_buffers(struct peers_port *port, uint32_t n_ranks, size_t room, u
         prepare(slot_at(port, i), port->send_memory + i * room, port->send_handle, room);
         peers_put_send(port, slot_at(port, i));
     }
+    /* RDMA slots have no buffer. BIP distinguishes them from send slots by buf == NULL. */
     for (size_t i = p->n_sends; i < first; i++)
         peers_put_rdma(port, slot_at(port, i));
     code = VipCreateCQ(port->nic, (VIP_ULONG)n_recvs + 1, &port->cq);
@@ -208,6 +213,7 @@ static int post_receives(struct peers_port *port, struct peers_pair *pair)
     VIP_RETURN code;
     if (posix_memalign(&memory, 4096, len) != 0)
         return no_memory(port->peers, len);
+    /* Stored before the registration, so that destroy_pair frees it after any error. */
     pair->recv_memory = memory;
     int failed = reg(port, memory, len, &pair->recv_handle);
     for (uint32_t i = 0; failed == 0 && i < port->n_recv; i++) {
@@ -220,7 +226,9 @@ static int post_receives(struct peers_port *port, struct peers_pair *pair)
     return failed;
 }
 
-/* Posts all receives before the VI connects, so every packet finds one. */
+/* Posts all receives before the VI connects, so every packet finds one. Sends have no completion queue (NULL), because
+ * their completions matter only when a buffer is needed or a transfer is tracked. After an error the VI may exist; it
+ * stays for peers_close. */
 int peers_make_pair(struct peers_port *port, struct peers_pair *pair)
 {
     struct peers *p = port->peers;
@@ -265,6 +273,7 @@ VIP_VI_HANDLE peers_sleep(struct peers *p, uint64_t ms)
     const struct peers_port *port = p->ports[0] ? p->ports[0] : p->ports[1];
     VIP_VI_HANDLE vi;
     VIP_BOOLEAN recv;
+    /* No call of VIPL waits on two NICs. */
     if (p->ports[0] && p->ports[1]) {
         port = p->ports[vk_add(&p->next_sleep, 1) & 1];
         ms = 1;
@@ -292,11 +301,13 @@ static void destroy_pair(struct peers_pair *pair)
     while (VipRecvDone(pair->vi, &d) != VIP_INVALID_PARAMETER && d);
     VipDestroyVi(pair->vi);
     pair->vi = NULL;
+    /* After VipDeregisterMem neither the NIC nor a peer writes to the memory, so it can be freed. */
     if (pair->recv_handle)
         VipDeregisterMem(pair->port->nic, pair->recv_memory, pair->recv_handle);
     free(pair->recv_memory);
 }
 
+/* Also closes a job that was opened only in part, whose tables may be NULL. A second call has no effect. */
 void peers_close(struct peers *p)
 {
     for (int i = 0; p->pairs && i < p->n_ranks; i++)

@@ -24,6 +24,11 @@
  * peer. Owed credits travel on the next packet to the peer (peers_pay). When half of them are owed (peers_owes), the
  * user sends a packet of its own for them, which costs no credit.
  *
+ *      this rank                                        peer
+ *      credits 8  ---- packet, costs 1 ---->            reads the slot, posts it again: owed 1
+ *      credits 7
+ *      credits 8  <--- packet with owed credits 1 ---   owed 0
+ *
  * Sends have no completion queue. Pairs with outstanding sends are listed in `unsettled`, where the user reaps them.
  *
  * Threads: the user ensures that one thread at a time uses a struct peers. Only peers_sleep may run beside others.
@@ -77,7 +82,9 @@ struct peers_port {
     struct peers_cache cache;
 };
 
-/* The connection to another rank. */
+/* The connection to another rank. Its VI and receives are made once (peers_make_pair) and stay until peers_close, also
+ * after the connection has failed: the completion queue may still have entries of the VI. The user sets `credits` to
+ * what the peer has granted, before its first packet. */
 struct peers_pair {
     struct peers_port *port; /* NULL: this rank itself */
     VIP_VI_HANDLE vi;
@@ -92,8 +99,12 @@ struct peers_pair {
     VIP_MEM_HANDLE recv_handle;
 };
 
+/* APART and MEETING lead to MET or PARTED, which are final: a pair connects once. A connection that breaks later leaves
+ * its pair MET, and the user sees failed descriptors. peers_connect also uses MEETING, but keeps a list of its own. */
 enum peers_state { PEERS_APART, PEERS_MEETING, PEERS_MET, PEERS_PARTED };
 
+/* NIC: a call of VIPL failed, or the NIC's address does not fit. NO_MEMORY: of this process. TIMEOUT: the deadline of
+ * peers_connect has passed. */
 enum peers_error { PEERS_ERR_NIC, PEERS_ERR_NO_MEMORY, PEERS_ERR_TIMEOUT };
 
 struct peers {
@@ -123,6 +134,8 @@ struct peers {
     uint32_t requests;             /* non-zero: `requested` is set in a pair; set by any thread */
 };
 
+/* Parts of the discriminator of each connection, and the key of the proofs. A shorter name is allowed (name_len), a
+ * shorter secret is not. */
 #define PEERS_NAME_LEN 16
 #define PEERS_SECRET_LEN 32
 
@@ -151,8 +164,8 @@ VIP_VI_HANDLE peers_sleep(struct peers *p, uint64_t ms);
 
 /* connect.c. Stores the address of the rank's NIC: that of its port. len: at most VIAKIT_NIC_ADDRESS_LEN. */
 void peers_set_address(struct peers_pair *pair, const uint8_t *address, uint8_t len);
-/* Connects all pairs until the deadline. Calls idle(context) whenever no connection was completed; its result, unless 0,
- * ends the call and is returned. */
+/* Connects all pairs until the deadline. Calls idle(context) whenever no connection was completed; its result, unless
+ * 0, ends the call and is returned. */
 int peers_connect(struct peers *p, uint64_t deadline, int (*idle)(void *context), void *context);
 
 /* Are two different ranks neighbours? Their distance on the circle of ranks is then a power of two. */
@@ -181,6 +194,8 @@ static inline bool peers_are_meeting(const struct peers *p)
     return (vk_load_relaxed(&p->requests) | p->n_meeting) != 0;
 }
 
+/* The position in `pairs` is the rank. Pairs lie pair_len bytes apart, because each is embedded in a struct of the
+ * user. */
 static inline int peers_rank_of(const struct peers *p, const struct peers_pair *pair)
 {
     return (int)((size_t)((const char *)pair - p->pairs) / p->pair_len);
@@ -208,7 +223,9 @@ static inline VIP_RETURN peers_post(struct peers_pair *pair, struct peers_slot *
     return VipPostSend(pair->vi, &slot->d, pair->port->slots_handle);
 }
 
-/* Returns the next completed send, or NULL. A VI completes its sends in the order in which they were posted. */
+/* Returns the next completed send, or NULL. A VI completes its sends in the order in which they were posted. The caller
+ * decrements n_outstanding and frees the slot. *failed is set only with a slot. Without outstanding sends this makes no
+ * call of VIPL. */
 static inline struct peers_slot *peers_next_done(struct peers_pair *pair, bool *failed)
 {
     VIP_DESCRIPTOR *d = NULL;
@@ -219,7 +236,8 @@ static inline struct peers_slot *peers_next_done(struct peers_pair *pair, bool *
     return (struct peers_slot *)(void *)d;
 }
 
-/* Returns a completed receive of this VI, or NULL. */
+/* Returns a completed receive of this VI, or NULL. *failed is set only with a slot. The slot belongs to the caller
+ * until it posts it again; until then the peer has one credit less. */
 static inline struct peers_slot *peers_received(VIP_VI_HANDLE vi, bool *failed)
 {
     VIP_DESCRIPTOR *d = NULL;
@@ -230,7 +248,8 @@ static inline struct peers_slot *peers_received(VIP_VI_HANDLE vi, bool *failed)
     return (struct peers_slot *)(void *)d;
 }
 
-/* Returns a VI with a completed receive, or NULL. */
+/* Returns a VI with a completed receive, or NULL. Each entry of the queue stands for one receive, so the caller calls
+ * peers_received once for each. Only receives have entries, so `recv` is not returned. */
 static inline VIP_VI_HANDLE peers_poll(const struct peers_port *port)
 {
     VIP_VI_HANDLE vi;
@@ -249,7 +268,7 @@ static inline void peers_unsettle(struct peers_pair *pair)
     vk_store_relaxed(&p->n_unsettled, p->n_unsettled + 1);
 }
 
-/* Removes entry i. The last entry takes its place. */
+/* Removes entry i. The last entry takes its place, so a loop over the list looks at index i again. */
 static inline void peers_settled(struct peers *p, uint32_t i)
 {
     p->unsettled[i]->listed = false;
@@ -257,7 +276,8 @@ static inline void peers_settled(struct peers *p, uint32_t i)
     vk_store_relaxed(&p->n_unsettled, p->n_unsettled - 1);
 }
 
-/* The list must not be empty. */
+/* Returns a slot of this port, for any rank on it. The list must not be empty: the caller checks n_free_sends, and may
+ * keep some slots for packets that carry only credits. */
 static inline struct peers_slot *peers_take_send(struct peers_port *port)
 {
     struct peers_slot *slot = port->free_sends;
@@ -266,6 +286,7 @@ static inline struct peers_slot *peers_take_send(struct peers_port *port)
     return slot;
 }
 
+/* The last slot returned is the next one taken, because its buffer is still in the cache. */
 static inline void peers_put_send(struct peers_port *port, struct peers_slot *slot)
 {
     slot->next = port->free_sends;
@@ -273,13 +294,15 @@ static inline void peers_put_send(struct peers_port *port, struct peers_slot *sl
     port->n_free_sends++;
 }
 
+/* Users take an RDMA slot from the list themselves. An empty list delays the transfer. */
 static inline void peers_put_rdma(struct peers_port *port, struct peers_slot *slot)
 {
     slot->next = port->free_rdma;
     port->free_rdma = slot;
 }
 
-/* Sets DS[0], the remote segment of RDMA, and the length. The caller sets DS[1], the local one, except its length. */
+/* Sets DS[0], the remote segment of RDMA, and the length. The caller sets DS[1], the local one, except its length.
+ * control: VIP_CONTROL_OP_RDMAWRITE or _RDMAREAD, and VIP_CONTROL_IMMEDIATE if the write consumes a receive. */
 static inline void peers_set_rdma(struct peers_slot *slot, int control, uint64_t address, uint32_t handle, size_t len)
 {
     slot->d.CS.Control = (VIP_UINT16)control;
@@ -299,6 +322,7 @@ static inline uint8_t peers_pay(struct peers_pair *pair)
     return (uint8_t)n;
 }
 
+/* Must the user send a packet for credits, if no other packet takes them along first? */
 static inline bool peers_owes(const struct peers_pair *pair)
 {
     return pair->owed >= pair->port->owed_most;
