@@ -49,6 +49,7 @@ static inline void mix(uint32_t v[16], int a, int b, int c, int d, uint32_t x, u
 static void compress(uint32_t h[8], const uint8_t block[VK_BLAKE2S_BLOCK], uint64_t n_total, int last)
 {
     uint32_t v[16], m[16];
+    /* Little-endian words, read byte by byte: the block has any alignment, and the machine any byte order. */
     for (int i = 0; i < 16; i++)
         m[i] = (uint32_t)block[4 * i] | (uint32_t)block[4 * i + 1] << 8 | (uint32_t)block[4 * i + 2] << 16 |
                (uint32_t)block[4 * i + 3] << 24;
@@ -67,6 +68,7 @@ static void compress(uint32_t h[8], const uint8_t block[VK_BLAKE2S_BLOCK], uint6
     }
     for (int i = 0; i < 8; i++)
         h[i] ^= v[i] ^ v[i + 8];
+    /* With a key, the first block is the key itself. */
     vk_wipe(m, sizeof m);
     vk_wipe(v, sizeof v);
 }
@@ -77,6 +79,7 @@ void vk_blake2s_begin(struct vk_blake2s *s, const void *key, size_t key_len)
     memcpy(s->h, iv, sizeof iv);
     /* The parameter block (RFC 7693, 2.5): fan-out 1, depth 1, length of the key, length of the digest. */
     s->h[0] ^= 0x01010000u | (uint32_t)key_len << 8 | VK_BLAKE2S_LEN;
+    /* The key counts as 64 bytes of data, its padding included. */
     if (key_len) {
         memcpy(s->block, key, key_len);
         s->n_block = VK_BLAKE2S_BLOCK;
@@ -102,6 +105,7 @@ void vk_blake2s_add(struct vk_blake2s *s, const void *data, size_t len)
 
 void vk_blake2s_end(struct vk_blake2s *s, uint8_t digest[VK_BLAKE2S_LEN])
 {
+    /* The padding of the last block does not count as data. */
     memset(s->block + s->n_block, 0, VK_BLAKE2S_BLOCK - s->n_block);
     compress(s->h, s->block, s->n_compressed + s->n_block, 1);
     for (int i = 0; i < VK_BLAKE2S_LEN; i++)
@@ -134,6 +138,7 @@ void vk_wipe(void *memory, size_t len)
     __asm__ __volatile__("" : : "r"(memory) : "memory");
 }
 
+/* Returns the value of a hexadecimal digit of either case, or -1. */
 static int digit(char c)
 {
     if (c >= '0' && c <= '9')

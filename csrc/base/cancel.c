@@ -19,6 +19,8 @@ void vk_cancel_release(const int *outermost)
 {
     if (!*outermost)
         return;
+    /* Reset before the program's state returns: with asynchronous cancellation the thread may end in that call. Its
+     * clean-up handlers may then call viakit, which must find no hold. */
     int state = program_state;
     program_state = NOT_HELD;
     pthread_setcancelstate(state, NULL);
@@ -27,6 +29,7 @@ void vk_cancel_release(const int *outermost)
 void vk_cancel_point(void (*abandon)(void *), void *argument)
 {
     int state;
+    /* If the program has disabled cancellation itself, the state stays disabled, and nothing happens here. */
     pthread_cleanup_push(abandon, argument);
     pthread_setcancelstate(program_state, NULL);
     pthread_testcancel();

@@ -8,6 +8,7 @@
 
 #include "base/virtual.h"
 
+/* Lengths of time in ns. VK_NEVER is a time that no clock reaches, so a comparison with it needs no case of its own. */
 #define VK_US 1000ull
 #define VK_MS 1000000ull
 #define VK_SECOND 1000000000ull

@@ -24,6 +24,7 @@ static inline void vk_copy_short(void *dst, const void *src, size_t len)
         memcpy(&word, src, 8);
         memcpy(dst, &word, 8);
     } else if (len > 8) {
+        /* With 9 to 15 bytes the two words overlap, and the bytes in both are stored twice with the same value. */
         uint64_t first, last;
         memcpy(&first, src, 8);
         memcpy(&last, (const char *)src + len - 8, 8);
@@ -45,6 +46,7 @@ static inline void vk_copy_last_word_last(void *dst, const void *src, size_t len
     memcpy(to, from, len - tail);
     to += len - tail;
     from += len - tail;
+    /* Release orders the bytes above, by memcpy, before this word. The reader is the program, which polls it. */
     if (tail == 8 && ((uintptr_t)to & 7) == 0) {
         uint64_t v;
         memcpy(&v, from, 8);

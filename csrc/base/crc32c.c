@@ -57,7 +57,12 @@ static inline uint64_t load64(const uint8_t *p)
     return v;
 }
 
-/* Runs three lanes of up to MAX_WORDS words while joining them pays, then words, then bytes. */
+/* Runs three lanes of up to MAX_WORDS words while joining them pays, then words, then bytes:
+ *
+ *      | a: words | b: words | c: words |  the same, for what is left  | words of 8 | bytes |
+ *
+ * Lanes b and c begin with 0, so the crc of two neighbours is append_zeros(first) ^ second. Lanes of fewer than 4 words
+ * cost more to join than they save. */
 __attribute__((target("sse4.2,crc32,pclmul"))) static uint32_t crc_x86(uint32_t crc, const void *data, size_t len)
 {
     const uint8_t *p = data;
@@ -91,6 +96,7 @@ __attribute__((target("sse4.2,crc32,pclmul"))) static uint32_t crc_x86(uint32_t 
 #include <arm_acle.h>
 #include <sys/auxv.h>
 
+/* One lane, words of 8 bytes and then bytes. */
 __attribute__((target("+crc"))) static uint32_t crc_arm(uint32_t crc, const void *data, size_t len)
 {
     const uint8_t *p = data;
@@ -107,6 +113,8 @@ __attribute__((target("+crc"))) static uint32_t crc_arm(uint32_t crc, const void
 
 #endif
 
+/* Written once, by the constructor, before the program starts threads. A constructor that runs earlier must not compute
+ * checksums, because byte_table is still zero. */
 static uint32_t (*chosen)(uint32_t, const void *, size_t) = vk_crc32c_table;
 
 __attribute__((constructor)) static void choose(void)
@@ -121,6 +129,7 @@ __attribute__((constructor)) static void choose(void)
     uint32_t k = 1; /* x^31, reflected: the constant for one word */
     for (size_t m = 1; m <= MAX_WORDS; m++) {
         shift_constant[m] = k;
+        /* One word more: times x^64. */
         for (int bit = 0; bit < 64; bit++)
             k = k & 1 ? k >> 1 ^ POLYNOMIAL : k >> 1;
     }

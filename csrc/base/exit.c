@@ -11,6 +11,7 @@ uint64_t vk_exit_deadline;
 
 uint64_t vk_exit_begin(void)
 {
+    /* exit() runs destructors in one thread, so no other thread writes the deadline. */
     if (vk_exit_deadline == 0)
         vk_store_relaxed(&vk_exit_deadline, vk_now() + MOST);
     return vk_exit_deadline;

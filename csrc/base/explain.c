@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Empty until the first failure of the thread. A text that is too long is cut, never refused. */
 static __thread char explanation[VK_EXPLANATION];
 
 void vk_explain(const char *format, ...)

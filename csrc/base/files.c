@@ -50,6 +50,7 @@ int vk_file_own(int fd)
     if (fd < 0 || fd >= MOST)
         return fd;
     int word = fd / 64, seen = __atomic_load_n(&highest, __ATOMIC_RELAXED);
+    /* The maximum over all threads. A failed exchange has put the present value in `seen`. */
     while (seen < word && !__atomic_compare_exchange_n(&highest, &seen, word, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
     __atomic_fetch_or(&owned[word], 1ull << fd % 64, __ATOMIC_RELAXED);
     return fd;

@@ -4,7 +4,8 @@
 
 #include <stddef.h>
 
-/* Adds the element behind the last one. */
+/* Adds the element behind the last one. It must not be on the list already. The time grows with the length of the list,
+ * so these lists are short. The caller holds whatever protects the list. */
 #define VK_LIST_APPEND(head, element, next) \
     do {                                    \
         __typeof__(element) *at_ = &(head); \

@@ -34,7 +34,8 @@ int vk_membarrier_register(void)
     return vk_load_acquire(&state) == 1 ? 0 : -1;
 }
 
-/* The registration belongs to the address space, and the child of a fork has a new one. */
+/* The registration belongs to the address space, and the child of a fork has a new one. pthread_once does not run again
+ * in the child, so this calls register_once itself. */
 static void child_of_fork(void)
 {
     if (state == 1)
@@ -52,5 +53,6 @@ void vk_membarrier_global(void)
 {
     if (vk_load_acquire(&state) == 1)
         membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED);
+    /* The only barrier if the kernel lacks the call. */
     vk_fence_full();
 }

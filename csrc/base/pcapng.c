@@ -41,6 +41,7 @@ static void put(struct block *k, const void *data, size_t len)
     k->b->used += padded;
 }
 
+/* Two numbers of 16 bits, in the order of the file. */
 static void put16(struct block *k, uint16_t low, uint16_t high)
 {
     uint16_t both[2] = {low, high};
@@ -67,6 +68,7 @@ static size_t end(struct block *k)
     uint32_t len = (uint32_t)(k->b->used - k->start) + 4;
     put32(k, len);
     if (k->full) {
+        /* Also removes the pieces that did fit. */
         k->b->used = k->start;
         return 0;
     }

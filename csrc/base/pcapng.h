@@ -14,6 +14,7 @@
 #include <stdint.h>
 #include <sys/uio.h>
 
+/* Memory of the caller, who writes it to the file and then sets `used` back to 0. */
 struct pcapng_buffer {
     uint8_t *bytes;
     size_t used, size;
@@ -24,9 +25,11 @@ struct pcapng_buffer {
 
 enum { PCAPNG_IN = 1, PCAPNG_OUT = 2 };
 
+/* Appends the head of the file. `application` names the program that wrote it. Texts may be NULL. */
 size_t pcapng_section(struct pcapng_buffer *b, const char *application, const char *comment);
 
-/* Appends an interface. Its packets have timestamps in nanoseconds. mac may be NULL. */
+/* Appends an interface. Its packets have timestamps in nanoseconds. The number of an interface is its position among
+ * those of the section, from 0. snap_len: bytes kept of a packet, at most; 0: all. Texts and mac may be NULL. */
 size_t pcapng_interface(struct pcapng_buffer *b, uint16_t link_type, uint32_t snap_len, const char *name,
                         const char *description, const char *comment, const uint8_t mac[6]);
 
@@ -41,8 +44,10 @@ struct pcapng_packet {
     int n_iov;
 };
 
+/* Appends a packet. The pieces together must have `captured` bytes. */
 size_t pcapng_packet(struct pcapng_buffer *b, const struct pcapng_packet *p);
 
+/* Appends the counters of an interface at a time (ns since 1970): all packets, and those that are not in the file. */
 size_t pcapng_statistics(struct pcapng_buffer *b, uint32_t interface, uint64_t time, uint64_t received, uint64_t lost);
 
 #endif

@@ -38,7 +38,8 @@ __attribute__((constructor)) static void begin(void)
     pthread_atfork(before_fork, after_fork, after_fork);
 }
 
-/* Reserves the address space of a pool that is used for the first time. */
+/* Reserves the address space of a pool that is used for the first time. Without address space the pool stays empty, and
+ * vk_pool_get returns NULL. Both mutexes are locked in the order of before_fork, so the two cannot deadlock. */
 static void reserve(struct vk_pool *pool)
 {
     pthread_mutex_lock(&list_mutex);
@@ -75,6 +76,7 @@ void *vk_pool_get(struct vk_pool *pool)
         index = pool->n_touched++;
         o = (struct vk_object *)(pool->base + index * pool->stride);
     }
+    /* The kept bytes are those that a thread with a stale handle may still read (pool.h). */
     if (o != NULL) {
         memset((char *)o + pool->keep, 0, pool->stride - pool->keep);
         o->index = index;

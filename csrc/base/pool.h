@@ -54,6 +54,7 @@ void *vk_pool_get(struct vk_pool *pool);
 /* Releases the object. Its handles are invalid from now on. */
 void vk_pool_put(struct vk_pool *pool, void *object);
 
+/* Objects lie at multiples of 64 bytes at least, so the six low bits of an address are free. */
 static inline void *vk_pool_handle(const void *object)
 {
     const struct vk_object *o = (const struct vk_object *)object;
@@ -61,7 +62,10 @@ static inline void *vk_pool_handle(const void *object)
 }
 
 /* Returns the slot that a handle points at, alive or not, or NULL if the handle is outside the pool. *generation is the
- * handle's. stride and capacity are the pool's, passed as constants for the compiler. */
+ * handle's. stride and capacity are the pool's, passed as constants for the compiler.
+ *
+ * An address below the pool becomes a large offset, because the difference is unsigned. A pointer into the middle of a
+ * slot has a "generation" above 63, which no living object has. */
 static inline __attribute__((always_inline)) void *vk_pool_slot(const struct vk_pool *pool, const void *handle,
                                                                 size_t stride, size_t capacity, uint32_t *generation)
 {
@@ -73,13 +77,15 @@ static inline __attribute__((always_inline)) void *vk_pool_slot(const struct vk_
     return (void *)(uintptr_t)((const char *)handle - *generation);
 }
 
-/* Returns whether it is still the object that the handle was made for. */
+/* Returns whether it is still the object that the handle was made for. Acquire, paired with the release of vk_pool_get:
+ * the fields of the object are visible with its generation. */
 static inline int vk_object_is(const struct vk_object *o, uint32_t generation)
 {
     return __atomic_load_n(&o->generation, __ATOMIC_ACQUIRE) == generation;
 }
 
-/* Returns the living object of this handle, or NULL. No lock. */
+/* Returns the living object of this handle, or NULL. No lock. Generation 0 is refused, because a slot that was never
+ * used has it. */
 static inline void *vk_pool_find(const struct vk_pool *pool, const void *handle)
 {
     uint32_t generation;

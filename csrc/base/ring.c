@@ -9,6 +9,7 @@
 int vk_ring_init(struct vk_ring *ring, size_t size)
 {
     uint64_t rounded = 4096;
+    /* The bound ends the loop for any size. mmap then refuses what the machine lacks. */
     while (rounded < size && rounded < 1ull << 40)
         rounded *= 2;
     void *p = mmap(NULL, rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

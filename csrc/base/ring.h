@@ -39,12 +39,14 @@ struct vk_ring {
 int vk_ring_init(struct vk_ring *ring, size_t size);
 void vk_ring_fini(struct vk_ring *ring);
 
-/* Reserves a record of n bytes and fills in its head. If there is no room, returns NULL and counts a lost record.
- * vk_ring_show publishes it to the consumer. */
+/* Reserves a record of n bytes, the head included, and fills in its head. If there is no room, returns NULL and counts
+ * a lost record. A filler always fits: positions and the size are multiples of 8, and a head has 8 bytes. vk_ring_show
+ * publishes it to the consumer. */
 static inline void *vk_ring_reserve(struct vk_ring *ring, uint32_t n, uint32_t kind)
 {
     uint64_t size = ((uint64_t)n + 7) & ~7ull, to_end = ring->size - (ring->at & (ring->size - 1));
     uint64_t need = size > to_end ? size + to_end : size;
+    /* `head` is read only when the known room is used up, because its cache line belongs to the consumer. */
     if (vk_unlikely(ring->free_until - ring->at < need)) {
         /* acquire: the consumer has read the records up to head */
         ring->free_until = vk_load_acquire(&ring->head) + ring->size;
@@ -87,6 +89,7 @@ static inline void vk_ring_release(struct vk_ring *ring)
 static inline const struct vk_record *vk_ring_next(struct vk_ring *ring)
 {
     for (;;) {
+        /* Only the consumer writes `head`. Acquire: the records are complete up to the tail that is read. */
         uint64_t head = ring->head;
         if (vk_load_acquire(&ring->tail) == head)
             return NULL;
@@ -97,6 +100,7 @@ static inline const struct vk_record *vk_ring_next(struct vk_ring *ring)
     }
 }
 
+/* Frees the record that vk_ring_next returned last. The caller no longer reads it. */
 static inline void vk_ring_consume(struct vk_ring *ring, const struct vk_record *r)
 {
     vk_store_release(&ring->head, ring->head + r->size); /* release: it has been read before its room is free */

@@ -13,6 +13,7 @@
 /* Starts a thread with all signals blocked, so that the program's threads handle them. Returns 0 or an errno. */
 static inline int vk_thread_start(pthread_t *thread, void *(*run)(void *), void *argument)
 {
+    /* A thread inherits the mask of the thread that starts it. */
     sigset_t all, old;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);

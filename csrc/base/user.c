@@ -33,6 +33,7 @@
 #define OVERFLOW_UID 65534u   /* default, if /proc has no other value */
 #define ALL_USERS 4294967295u /* numbers in a map that omits no user; -1 is not a user */
 
+/* Returns the number of all users that have none here. Any failure gives the default. */
 static unsigned overflow_uid(void)
 {
     unsigned uid = OVERFLOW_UID;
@@ -79,6 +80,8 @@ static int proc_is_ours(void)
     return strtol(text, NULL, 10) == (long)getpid();
 }
 
+/* Returns whether the kernel permits this process to inspect the peer. The link ns/user in /proc can be read only with
+ * that permission. pid 0: the peer is in a pid namespace that this one does not contain. */
 static int is_inspectable(int socket, pid_t pid)
 {
     char path[64], target[64];
@@ -95,6 +98,7 @@ static int is_inspectable(int socket, pid_t pid)
     return allowed;
 }
 
+/* SO_PEERCRED has the user at the time of the connection, whatever the process has become since. */
 enum vk_user vk_user_of_peer(int socket, uid_t uid)
 {
     struct ucred who;

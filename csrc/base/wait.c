@@ -27,6 +27,7 @@ void vk_yield_took(uint64_t began, uint64_t now)
 
 void vk_wait_yield(struct vk_wait *w)
 {
+    /* vk_wait_check has just read the clock. */
     uint64_t before = w->now;
     sched_yield();
     w->now = vk_now();
@@ -44,6 +45,7 @@ enum vk_wait_step vk_wait_check(struct vk_wait *w, int event)
     w->yielded = 0;
     if (w->began == 0)
         w->began = w->now;
+    /* The first check is due only after check_every, so a short wait makes none. */
     if (w->checked == 0)
         w->checked = w->now;
     if (w->now >= w->deadline)
@@ -54,6 +56,7 @@ enum vk_wait_step vk_wait_check(struct vk_wait *w, int event)
     }
     if (event)
         return VK_WAIT_SPIN;
+    /* An expensive yield replaces yields by sleeps, unless the caller never sleeps. */
     uint64_t waited = w->now - w->began;
     uint64_t costly = vk_load_relaxed(w->costly_until ? w->costly_until : &vk_yield_costly_until);
     int yields = waited >= w->yield_after;

@@ -30,7 +30,8 @@
 #include "link/eth_filter.h"
 #include "link/raw.h"
 
-/* Sends a refusal instead of a socket. Returns the exit status. */
+/* Sends a refusal instead of a socket. Returns the exit status. Without a connection a person has started the program:
+ * the text then goes to standard error. */
 static int refuse(const char *what, int error)
 {
     char text[RAW_TEXT];
@@ -49,17 +50,21 @@ static uint16_t claimed_port(const char *interface)
     socklen_t len = sizeof name;
     const socklen_t head = offsetof(struct sockaddr_un, sun_path) + 1;
     memset(&name, 0, sizeof name);
+    /* The kernel reports the name that the socket is bound to, so the caller cannot invent one. An abstract name begins
+     * with a zero byte and has one owner in a network namespace. */
     if (getsockname(RAW_CLAIM_FD, (struct sockaddr *)&name, &len) != 0 || name.sun_family != AF_UNIX || len <= head ||
         len > sizeof name || name.sun_path[0] != 0)
         return 0;
     return raw_claimed_port(name.sun_path + 1, len - head, interface);
 }
 
-/* Finds the interface, which must be Ethernet and up. Returns its index, or 0 and why not. */
+/* Finds the interface, which must be Ethernet and up. Returns its index, or 0 and why not. Loopback qualifies, because
+ * its frames have Ethernet headers. */
 static int find_interface(int fd, const char *interface, const char **why)
 {
     struct ifreq r;
     memset(&r, 0, sizeof r);
+    /* raw_parse has checked the length: less than IFNAMSIZ. */
     strcpy(r.ifr_name, interface);
     *why = "the interface does not exist";
     if (ioctl(fd, SIOCGIFINDEX, &r) != 0)
@@ -75,7 +80,8 @@ static int find_interface(int fd, const char *interface, const char **why)
     return index;
 }
 
-/* Passes the socket over the connection. Returns 0 or -errno. */
+/* Passes the socket over the connection. Returns 0 or -errno. The message has one byte, because the receiver takes an
+ * empty one for the end of this program. */
 static int pass(int fd)
 {
     union {
@@ -108,6 +114,8 @@ int main(int argc, char **argv)
     int index = find_interface(fd, request.interface, &why);
     if (index == 0)
         return refuse(why, 0);
+    /* The order keeps foreign frames out: the socket has protocol 0 until the NIC binds it anew, so it queues nothing
+     * before the filter is set and locked. */
     int error = eth_filter_set(fd, port, request.least, request.most, ETH_ANY);
     if (error)
         return refuse("no filter", -error);
