@@ -3,7 +3,11 @@
  */
 #include "ep_lanes.h"
 
-/* Process the pair of the next two numbers after state x; the result is the same as that of the vectors. */
+/* Process the pair of the next two numbers after state x, an odd number, as the vectors do.
+ *
+ * counts has an element for every deviate. The second state is a times the first, so 2^45 (u, v) is a vector of the
+ * lattice {(d, a d mod 2^46)}. Its shortest vector has length 6.9e6, hence t > 3.8e-14, and no deviate exceeds
+ * sqrt(-2 ln t) = 7.9. */
 static void one_pair(uint64_t x, struct kernels_ep *out)
 {
     const double scale = 0x1p-45;
@@ -23,6 +27,8 @@ static void one_pair(uint64_t x, struct kernels_ep *out)
     out->abs_y += abs_y;
 }
 
+/* State 2 done is the one before pair `done`. Skipping takes up to two multiplications for each bit of
+ * the number, which only the remainder pays. */
 void kernels_ep(uint64_t x, uint64_t n, struct kernels_ep *out)
 {
     for (uint64_t done = KERNELS_PICK(ep_lanes)->pairs(x, n, out); done < n; done++) {

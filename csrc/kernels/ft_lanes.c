@@ -29,6 +29,7 @@ LANES_INLINE void store_pair(double *p, complex_pair v)
 static void scale(const double *restrict in, double *restrict out, size_t n_rows, size_t n,
                   const double *restrict of_row, const double *restrict of_column)
 {
+    /* The two factors are multiplied first, once for both parts of a number. */
     for (size_t row = 0; row < n_rows; row++) {
         const double factor = of_row[row];
         for (size_t i = 0; i < n; i++) {
@@ -38,7 +39,11 @@ static void scale(const double *restrict in, double *restrict out, size_t n_rows
     }
 }
 
-/* Rows beyond the last whole tile are transposed one by one. */
+/* Rows beyond the last whole tile are transposed one by one:
+ *
+ *      in: TILE rows, column by column            out: one row for each column
+ *      row 0   a0 b0 ...                          a0 a1 ... a7
+ *      row 1   a1 b1 ...                          b0 b1 ... b7      TILE neighbours are stored together */
 static void transpose(const struct kernels_ft_planes *p, const double *restrict in, double *restrict out)
 {
     for (size_t plane = 0; plane < p->n_planes; plane++) {

@@ -17,6 +17,7 @@
  * Keys: the sum of four numbers each
  */
 
+/* x: the state before the first number. shift: 48 - max_log (is.c). */
 static void make_keys(uint64_t x, int shift, int32_t *keys, size_t n)
 {
     const uint64_t a = KERNELS_RANDOM_A;
@@ -43,7 +44,8 @@ static void make_keys(uint64_t x, int shift, int32_t *keys, size_t n)
     }
     x = kernels_random_skip(x, 4 * done);
 #endif
-    /* The four products are independent, and the next key depends on one of them only. */
+    /* The four products are independent, and the next key depends on one of them only. x needs no mask: bits above 46
+     * never reach those below, and each product is masked. */
     for (; done < n; done++) {
         uint64_t sum = 0;
         for (int i = 0; i < 4; i++) {
@@ -130,9 +132,12 @@ static int count(const int32_t *keys, size_t n, int32_t base, size_t m, int32_t 
     memset(table, 0, room);
     for (size_t done = 0; done < n;) {
         const size_t now = n - done < PER_VALUE * m ? n - done : PER_VALUE * m;
+        /* The OR of all differences is above the mask if any of them is. A key below base is, because its difference
+         * wraps. */
         if (count_bytes(keys + done, now, (uint32_t)base, mask, table) > mask) {
             return -1;
         }
+        /* Keys in [base + m, base + room) pass the mask. */
         for (size_t i = m; i < room; i++) {
             if (table[i] != 0) {
                 return -1;
@@ -169,6 +174,7 @@ static int count(const int32_t *keys, size_t n, int32_t base, size_t m, int32_t 
 static int partition(const int32_t *keys, size_t n, int shift, size_t n_buckets, int32_t *out, int32_t *starts)
 {
     int32_t next[KERNELS_IS_BUCKETS] = {0};
+    /* A negative key is a large unsigned number, which is beyond the last bucket. */
     const uint64_t bits = into_words(keys, n, 0, shift, KERNELS_IS_BUCKETS - 1, next);
     if (bits >> shift >= KERNELS_IS_BUCKETS) {
         return -1;
@@ -189,6 +195,7 @@ static int partition(const int32_t *keys, size_t n, int shift, size_t n_buckets,
     return 0;
 }
 
+/* Also counts down for a key whose place is outside out, so that each key of a value has a rank of its own. */
 static int64_t place(const int32_t *keys, size_t n, int32_t base, size_t m, int32_t *cumulative, int32_t first,
                      int32_t *out, size_t len)
 {

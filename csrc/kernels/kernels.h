@@ -181,7 +181,8 @@ void kernels_water_pair_energies(const struct kernels_water_pairs *pairs, const 
 /* Distribute the forces on M to the atoms that determine its position, in forces[n][12]. */
 void kernels_water_fold(double *forces, size_t n);
 
-/* Move molecules whose oxygen has left the box back into it at the other side, as a whole. */
+/* Move molecules whose oxygen has left the box back into it at the other side, as a whole. A molecule moves by one edge
+ * at most, so it must not have gone further than that since the last call. */
 void kernels_water_wrap(double *state, size_t n, double box);
 
 /* Return the sum of mass times velocity squared, velocity per step: twice the kinetic energy. */
@@ -199,14 +200,16 @@ struct kernels_ep {
     double abs_x, abs_y;                  /* ... and of their absolute values */
 };
 
-/* Count and sum the deviates of the n pairs of random numbers that follow the state x, and add them to `out`. */
+/* Count and sum the deviates of the n pairs of random numbers that follow the state x, and add them to `out`. The state
+ * is odd: an even one may lead to a pair at the origin, which has no logarithm. */
 void kernels_ep(uint64_t x, uint64_t n, struct kernels_ep *out);
 
 /* ---------------------------------------------------------------------------------------------------------------------
  * FT: what surrounds the Fourier transforms of rows (apps/fft.py). A complex number is two doubles, side by side.
  */
 
-/* out[row][i] = in[row][i] of_row[row] of_column[i], for rows of n complex numbers and real factors. */
+/* out[row][i] = in[row][i] of_row[row] of_column[i], for rows of n complex numbers and real factors. No array may
+ * overlap out. */
 void kernels_ft_scale(const double *in, double *out, size_t n_rows, size_t n, const double *of_row,
                       const double *of_column);
 

@@ -34,6 +34,8 @@
  * Names per level
  */
 
+/* Two macros, so that KERNELS_LEVEL is expanded before it is pasted: sum_avx2. A file that is compiled once has no
+ * KERNELS_LEVEL. */
 #define LANES_PASTE_(name, level) name##_##level
 #define LANES_PASTE(name, level) LANES_PASTE_(name, level)
 #ifdef KERNELS_LEVEL
@@ -81,6 +83,8 @@ typedef uint32_t vu32 __attribute__((vector_size(LANES_BYTES)));
  * Loads and stores, at any address. One number in all lanes. Selection of one of two by a mask.
  */
 
+/* all_: x - 0 is x for every number, whereas x + 0 would lose the sign of -0. select_: a mask has all bits of a lane
+ * set, or none. */
 #define LANES_DEFINE(suffix, vector, scalar, mask)                     \
     LANES_INLINE vector load_##suffix(const scalar *p)                 \
     {                                                                  \
@@ -153,7 +157,8 @@ LANES_INLINE vf64 root_f64(vf64 x)
     return x;
 }
 
-/* The sum of all lanes, always in the same order. */
+/* The sum of all lanes, in ascending order. Levels with longer vectors add other partial sums, so sums may differ in
+ * the last bits between levels. */
 LANES_INLINE double sum_f64(vf64 v)
 {
     double sum = v[0];

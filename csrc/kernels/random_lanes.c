@@ -28,6 +28,7 @@ static uint64_t fill(uint64_t x, double *out, size_t n)
             state[i] = random_next(state[i], power);
         }
     }
+    /* The chains stand at the numbers of the next turn. x is the state before these. */
     x = kernels_random_skip(x, done);
     for (; done < n; done++) {
         x = x * KERNELS_RANDOM_A & KERNELS_RANDOM_MASK;

@@ -22,6 +22,7 @@ int kernels_level_best(void)
 #ifdef KERNELS_X86
     /* This includes the operating system's support: registers that it does not save at a switch cannot be used. */
     __builtin_cpu_init();
+    /* Every feature that meson.build lets the compiler use at a level must be checked here. */
     if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("bmi2")) {
         return KERNELS_PORTABLE;
     }
@@ -54,6 +55,7 @@ int kernels_level_set(int level)
     if (level < 0 || level > kernels_level_best()) {
         return -1;
     }
+    /* Kernels that run meanwhile in other threads finish at the level at which they began. */
     atomic_store_explicit(&chosen, level, memory_order_relaxed);
     return 0;
 }

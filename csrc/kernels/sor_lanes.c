@@ -22,8 +22,9 @@ static void row(float *restrict out, const float *restrict up, const float *rest
         return;
     }
     one(out, up, down, side, 0);
-    /* Advance to the next boundary; the first vector has covered the numbers before it. */
+    /* Advance to the next boundary, by 1 to LANES_F32 numbers. The first vector has covered the numbers before it. */
     size_t k = LANES_F32 - ((uintptr_t)out / sizeof(float)) % LANES_F32;
+    /* Two vectors in a turn do not depend on each other. */
     for (; k + 2 * LANES_F32 <= n; k += 2 * LANES_F32) {
         one(out, up, down, side, k);
         one(out, up, down, side, k + LANES_F32);

@@ -27,7 +27,8 @@ size_t kernels_water_partners(size_t i, size_t n)
 }
 
 /* Taylor's series, by Pascal's triangle, in place. Rows of `state` hold x and its derivatives times h^k / k!, so each
- * becomes the sum, weighted by binomial coefficients, of itself and those behind it. */
+ * becomes the sum, weighted by binomial coefficients, of itself and those behind it. In ascending order of k the rows
+ * behind are still the old ones. The last row has none behind it, and stays. */
 void kernels_water_predict(double *state, size_t n)
 {
     /* Pascal's triangle: binomial[k][m] is m over k. */
@@ -53,6 +54,8 @@ static double mass_of(size_t component)
     return component / 3 == 1 ? MASS_O : MASS_H;
 }
 
+/* The difference between the acceleration that the forces give and the predicted one corrects each row, by a share of
+ * its own. */
 void kernels_water_correct(double *state, size_t n, const double *forces, double h)
 {
     /* Gear's coefficients for an equation of second order and a predictor of order 6. */
@@ -140,6 +143,7 @@ double kernels_water_intra(const double *sites, size_t n, double *forces, double
         }
         /* A bond that is too long pulls its hydrogen along it, towards the oxygen. An angle that is too wide pulls it
          * across, by d theta / d x = (u2 - u1 cos) / (r1 sin). Here u1 and u2 are the directions of the bonds. */
+        /* The sine is not 0: the angle stays near THETA, 104.5 degrees. */
         double across = bend(d1 + d2, d1 * d2, d1 * d1 + d2 * d2, d1 * d1 * d1 + d2 * d2 * d2, t) * R_OH /
                         sqrt(1.0 - cosine * cosine);
         double along1 = stretch(d1, d2, t), along2 = stretch(d2, d1, t);
@@ -192,6 +196,7 @@ void kernels_water_wrap(double *state, size_t n, double box)
     for (size_t d = 0; d < 3; d++) {
         for (size_t i = 0; i < n; i++) {
             double oxygen = state[(3 + d) * n + i];
+            /* One edge suffices: a molecule moves a small part of it in a step. */
             double shift = oxygen > box ? -box : oxygen < 0.0 ? box : 0.0;
             for (size_t atom = 0; atom < 3; atom++) {
                 state[(3 * atom + d) * n + i] += shift;

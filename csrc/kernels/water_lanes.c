@@ -23,9 +23,11 @@
 #include "water_lanes.h"
 #include "water_model.h"
 
-#define SITES 12         /* doubles per molecule */
-#define CHUNK 64         /* partners whose distances are computed before lists are emptied; a multiple of LANES_F64 */
-#define NEAREST 0x1.8p52 /* adding and subtracting it rounds to the nearest integer */
+#define SITES 12 /* doubles per molecule */
+#define CHUNK 64 /* partners whose distances are computed before lists are emptied; a multiple of LANES_F64 */
+/* Adding and subtracting it rounds to the nearest integer: above 2^52 doubles are integers. 1.5 times 2^52 leaves room
+ * for negative ones. */
+#define NEAREST 0x1.8p52
 
 enum site { H1, O, H2, M };
 
@@ -74,15 +76,6 @@ LANES_INLINE vf64 fall(double rate, vf64 r)
     return (vf64)((vi64)p + ((vi64)rounded << 52)); /* ... and is added to the exponent */
 }
 
-/* Written lane by lane: compilers emit one instruction for the loop. */
-LANES_INLINE vf64 sqrt_f64(vf64 x)
-{
-    for (int lane = 0; lane < LANES_F64; lane++) {
-        x[lane] = sqrt(x[lane]);
-    }
-    return x;
-}
-
 LANES_INLINE int any(vi64 mask)
 {
     int64_t some = 0;
@@ -92,6 +85,7 @@ LANES_INLINE int any(vi64 mask)
     return some != 0;
 }
 
+/* Clears the other lanes, whatever they hold: multiplying by 0 would keep infinities and NaN. */
 LANES_INLINE vf64 masked(vi64 mask, vf64 x)
 {
     return (vf64)(mask & (vi64)x);
@@ -125,13 +119,15 @@ LANES_INLINE void add_force(struct meeting *m, struct totals *t, int a, int b, v
     }
 }
 
-/* Two charges whose product is `charge` times QQ. Two hydrogens also repel each other, in whole pairs. */
+/* Two charges whose product is `charge` times QQ. Two hydrogens also repel each other, in whole pairs. The reaction
+ * field makes the force of the charges 0 at the cutoff. As a, b and edge are constants where this is inlined, no
+ * condition on them is left. */
 LANES_INLINE void charges(const struct field *f, struct meeting *m, struct totals *t, int edge, int a, int b)
 {
     const double charge = a == M && b == M ? 4.0 : a == M || b == M ? -2.0 : 1.0;
     vf64 difference[3];
     vf64 rs = square(f, m, edge, a, b, difference);
-    vf64 per_r = 1.0 / sqrt_f64(rs);
+    vf64 per_r = 1.0 / root_f64(rs);
     vf64 factor = per_r * per_r * per_r * (charge * QQ) + charge * f->ref1;
     if (edge) {
         factor = masked((rs < f->cutoff2) & m->live, factor);
@@ -149,7 +145,7 @@ LANES_INLINE void repulsion(const struct field *f, struct meeting *m, struct tot
 {
     vf64 difference[3];
     vf64 rs = square(f, m, edge, a, b, difference);
-    vf64 per_r = 1.0 / sqrt_f64(rs), r = rs * per_r;
+    vf64 per_r = 1.0 / root_f64(rs), r = rs * per_r;
     vf64 factor = a == O && b == O ? fall(B1, r) * (A1 * B1) : fall(B3, r) * (A3 * B3) - fall(B4, r) * (A4 * B4);
     factor *= per_r;
     if (edge) {
@@ -159,6 +155,8 @@ LANES_INLINE void repulsion(const struct field *f, struct meeting *m, struct tot
     add_force(m, t, a, b, factor, difference);
 }
 
+/* The energies whose derivatives are the forces of charges(). That of the reaction field is -charge / 2 times ref1
+ * times the square of the distance, hence the weights. */
 LANES_INLINE void charge_energy(const struct field *f, struct meeting *m, struct totals *t, int edge, int a, int b)
 {
     const double charge = a == M && b == M ? 4.0 : a == M || b == M ? -2.0 : 1.0;
@@ -169,7 +167,7 @@ LANES_INLINE void charge_energy(const struct field *f, struct meeting *m, struct
         rs = select_f64(rs < f->cutoff2, rs,
                         all_f64(f->cutoff2)); /* a distance beyond the cutoff counts as the cutoff */
     }
-    vf64 per_r = 1.0 / sqrt_f64(rs);
+    vf64 per_r = 1.0 / root_f64(rs);
     vf64 energy = per_r * (charge * QQ), answer = rs * (weight * f->ref1);
     t->energy += edge ? masked(m->live, energy) : energy;
     t->field += edge ? masked(m->live, answer) : answer;
@@ -179,10 +177,11 @@ LANES_INLINE void charge_energy(const struct field *f, struct meeting *m, struct
     }
 }
 
+/* The energies whose derivatives are the forces of repulsion(). */
 LANES_INLINE void repulsion_energy(const struct field *f, struct meeting *m, struct totals *t, int edge, int a, int b)
 {
     vf64 difference[3];
-    vf64 r = sqrt_f64(square(f, m, edge, a, b, difference));
+    vf64 r = root_f64(square(f, m, edge, a, b, difference));
     vf64 energy = a == O && b == O ? fall(B1, r) * A1 : fall(B3, r) * A3 - fall(B4, r) * A4;
     t->energy += edge ? masked(m->whole, energy) : energy;
 }
@@ -191,7 +190,10 @@ LANES_INLINE void repulsion_energy(const struct field *f, struct meeting *m, str
  * LANES_F64 pairs
  */
 
-/* Gather LANES_F64 molecules, one per lane, component by component. */
+/* Gather LANES_F64 molecules, one per lane, component by component:
+ *
+ *      sites[index[0]]   x0 y0 z0 ...            molecules[0]   x0 x1 x2 x3
+ *      sites[index[1]]   x1 y1 z1 ...    -->     molecules[1]   y0 y1 y2 y3      ... */
 LANES_INLINE void gather(vf64 molecules[SITES], const double *sites, const int32_t *index)
 {
     for (int c = 0; c < SITES; c++) {
@@ -290,6 +292,7 @@ static void forces_inside(const struct field *f, const vf64 one[SITES], struct t
     m.one = one;
     gather(m.other, sites, index);
     bring_near(f, &m);
+    /* A list is computed here only when it fills all lanes. */
     t->whole -= 1;
     meet_forces(f, &m, t, 0);
     scatter(m.on_other, forces, index, LANES_F64);
@@ -369,6 +372,8 @@ static struct field prepare(const struct kernels_water_pairs *pairs, const doubl
 LANES_INLINE void measure_distances(const struct field *f, const vf64 one[3], const double *scratch, size_t rows,
                                     size_t many, double *rs)
 {
+    /* The last vector may read up to LANES_F64 - 1 numbers too many: of the next direction, or of the end of the
+     * scratch. It may also write as many, for which rs has room, since CHUNK is a multiple. */
     for (size_t k = 0; k < many; k += LANES_F64) {
         vf64 sum = all_f64(0.0);
         for (size_t d = 0; d < 3; d++) {
@@ -385,6 +390,7 @@ LANES_INLINE void measure_distances(const struct field *f, const vf64 one[3], co
 enum list { INSIDE, NEAR, FAR, N_LISTS };
 
 struct lists {
+    /* Up to LANES_F64 - 1 entries are left from one chunk to the next. */
     int32_t others[N_LISTS][CHUNK + LANES_F64];
     size_t n[N_LISTS];
     /* Remainders of other molecules: less than a vector, and the remainder of one more molecule. */
@@ -392,7 +398,8 @@ struct lists {
     size_t n_rest;
 };
 
-/* Enter partners [j, j + many) in the lists that they belong to, without a branch. */
+/* Enter partners [j, j + many) in the lists that they belong to, without a branch: each is written behind the end of
+ * every list, and only one end moves on. A pair beyond the edge moves none. */
 LANES_INLINE void sort(const struct field *f, struct lists *l, const double *rs, size_t j, size_t many)
 {
     size_t n_inside = l->n[INSIDE], n_near = l->n[NEAR], n_far = l->n[FAR];
@@ -409,7 +416,8 @@ LANES_INLINE void sort(const struct field *f, struct lists *l, const double *rs,
     l->n[FAR] = n_far;
 }
 
-/* Compute the last ones of the remainders. */
+/* Compute the last ones of the remainders, a full vector or all that is left. Overwrites on_one, which sweep() has
+ * added to the forces before. */
 static void meet_rest(const struct field *f, struct lists *l, struct totals *t, const double *sites, double *forces,
                       meet *at_edge)
 {
@@ -455,6 +463,7 @@ static void sweep(const struct kernels_water_pairs *pairs, const double *sites, 
             sort(f, l, rs, j, many);
             for (int list = 0; list < N_LISTS; list++) {
                 meet *how = list == INSIDE ? inside : at_edge;
+                /* From the end, so that the rest stays at the beginning of the list. */
                 while (l->n[list] >= LANES_F64) {
                     l->n[list] -= LANES_F64;
                     how(f, one, &t, sites, forces, l->others[list] + l->n[list], LANES_F64);
