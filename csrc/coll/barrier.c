@@ -249,8 +249,8 @@ static int central(const struct circle *circle)
  *     first run    signal: nothing                          await: send the address to the awaited rank
  *     second run   signal: receive its address, then put    await: as usual
  *
- * The first run visits the same ranks as the second, so each address that is sent is received. When the second run ends,
- * each rank that has the address has written there. */
+ * The first run visits the same ranks as the second, so each address that is sent is received. When the second run
+ * ends, each rank that has the address has written there. */
 static int no_signal(const struct circle *circle, int to)
 {
     (void)circle, (void)to;

@@ -139,6 +139,7 @@ void coll_slots_free(coll *c)
     c->slots = NULL;
 }
 
+/* The box that the rank writes to, in this rank's memory. A put to that rank goes to this rank's box there. */
 static inline struct box_head *box_of(const struct coll_slots *s, int rank)
 {
     return (struct box_head *)(void *)(s->memory + (size_t)rank * s->box_len);
@@ -207,6 +208,15 @@ static int send_short(coll *c, const void *data, size_t len, int to, uint64_t nu
     return put(c, to, at, stage, padded + TRAILER, i < 0 ? NULL : &s->staged[i]);
 }
 
+/* A long message, the k-th from this sender to this receiver:
+ *
+ *      receiver                                              sender
+ *      exposes its buffer
+ *      offer {place, k}   ---- put into its box there --->   waits until offer.number is k
+ *                         <--- put into the buffer -------   data
+ *      waits for k        <--- put into slot k -----------   what, k
+ *      taken = k          ---- put, every second time ---->  may reuse the slot
+ */
 /* Write straight into the receiver's buffer: wait for the offer of this number, write the data, then the trailer. The
  * trailer cannot overtake the data (msg.h: puts to one rank keep their order). */
 static int send_long(coll *c, const void *data, size_t len, int to, uint64_t number, msg_request **request)
@@ -343,6 +353,8 @@ int coll_exchange_rdma(coll *c, const void *out, size_t out_len, int to, void *i
 {
     msg_request *request = NULL;
     int code = MSG_SUCCESS;
+    /* No deadlock: a rank makes its own offer before it waits for one, and a free slot depends only on earlier
+     * exchanges. */
     size_t room = c->slots->slot_len - TRAILER;
     /* Both sides classify the message by its length. The lengths are equal, or the collective is mismatched. */
     int offered = from >= 0 && in_len > room;

@@ -31,7 +31,8 @@
 #include "msg/engine.h"
 #include "msg/policy.h"
 
-/* The description of itself that a rank sends to all others. fd is -1 without shared memory, rdma 0 without cells. */
+/* The description of itself that a rank sends to all others. fd is -1 without shared memory, rdma 0 without cells.
+ * `exposed` is valid only with rdma. `crowded`: its machine has more ranks than cores. */
 struct card {
     uint64_t magic[2];
     msg_exposed exposed;
@@ -41,8 +42,8 @@ struct card {
 /* ---------------------------------------------------------------- creating a group */
 
 /* To rank 0 and back along a binomial tree. The distances of its edges are powers of two. In a group of all ranks these
- * pairs are connected already (msg/news.c). Let d be the lowest bit of r. Rank r collects the blobs of r + 1 to r + d - 1.
- * They come from r + 1, r + 2, r + 4 and so on. Rank r passes them to r - d:
+ * pairs are connected already (msg/news.c). Let d be the lowest bit of r. Rank r collects d - 1 blobs, of r + 1 and
+ * those behind it. They come from r + 1, r + 2, r + 4 and so on. Rank r passes them to r - d:
  *
  *      7 -> 6    6 7 -> 4    5 -> 4    4 5 6 7 -> 0    3 -> 2    2 3 -> 0    1 -> 0 */
 int coll_gather_all(coll *c, const void *own, size_t len, void *all)
@@ -87,6 +88,7 @@ static void expose_cells(coll *c, struct card *card)
     card->exposed = c->exposed;
 }
 
+/* Called in set_up before any rank can write to the cells, and in coll_free after all ranks have done so. */
 static void hide_cells(coll *c)
 {
     if (c->cells == NULL)
@@ -104,6 +106,7 @@ static void offer_shared(coll *c, struct card *card)
     card->pid = (int32_t)getpid();
 }
 
+/* The offset of the areas: behind the lines and the packed numbers of n ranks, on the next page. */
 static size_t areas_at(int n)
 {
     return (sizeof(struct coll_shared) + (size_t)n * (sizeof(struct coll_line) + sizeof(uint64_t)) + 4095) &
@@ -153,6 +156,9 @@ static void place(coll *c, const struct card *cards)
     }
 }
 
+/* Both rounds at the top of this file. `mapped` is the result of map_shared. A rank whose own part failed reports it in
+ * its card, and takes part in both rounds. Only a rank without memory for the table cannot: the others wait until it
+ * closes its world. */
 static int set_up(coll *c, struct card *cards)
 {
     struct card own = {.fd = -1, .crowded = msg_crowded(c->world), .cores = msg_cores(c->world)};
@@ -177,8 +183,10 @@ static int set_up(coll *c, struct card *cards)
                             i, c->masters[c->node_of[i]]);
         c->remote_exposed[i] = cards[i].exposed;
     }
+    /* After the second round every rank of the node has mapped the memory. After an error none needs it. */
     if (own.fd >= 0)
         close(own.fd);
+    /* No rank has written to the cells yet, so they can go without a further message. */
     if (code == MSG_SUCCESS && !rdma)
         hide_cells(c);
     if ((code != MSG_SUCCESS || !shared) && c->shared) {
@@ -206,6 +214,7 @@ static int choose_members(coll *c, const int *ranks)
     return c->rank < 0 ? MSG_ERR_RANK : MSG_SUCCESS;
 }
 
+/* Allocate the tables and copy the options. Nothing is sent. After an error coll_free frees the parts. */
 static int start(coll *c, const coll_options *o, const int *ranks)
 {
     size_t count = (size_t)c->n;
@@ -297,6 +306,8 @@ void coll_set_oldest(coll *c, uint64_t number)
 
 int coll_set_release(coll *c, void (*release)(void *context), void *context)
 {
+    /* In shared memory nothing takes long or calls back before coll_pause_long has called `release`. Messages and RDMA
+     * may do both at any time. */
     if (release && (c->n_nodes != 1 || c->shared == NULL || vk_time_is_virtual()))
         return 0;
     c->release = release;
@@ -313,6 +324,8 @@ int coll_take_control(msg_world *w, int context, int tag, void *what, size_t len
         return 0;
     if (msg_iprobe(w, context, *source, tag, &there, &status) != MSG_SUCCESS || !there)
         return 0;
+    /* The message has arrived and this thread alone receives in the group, so msg_recv does not wait. One of another
+     * length is taken out, and the caller does not see it. */
     *source = status.source;
     return msg_recv(w, context, what, len, *source, tag, &status) == MSG_SUCCESS && status.len == len;
 }
@@ -320,6 +333,7 @@ int coll_take_control(msg_world *w, int context, int tag, void *what, size_t len
 /* For callers with collectives of their own, one of which was interrupted. */
 void coll_break(coll *c, int code, const char *reason)
 {
+    /* In a broken group the first reason stays. */
     if (reason && !c->error)
         snprintf(c->words->abort.reason, sizeof c->words->abort.reason, "%s", reason);
     coll_fail(c, code);
@@ -353,6 +367,7 @@ void *coll_scratch(coll *c, size_t len)
     return c->scratch;
 }
 
+/* Frees only memory of this process. c->ranks begins the block of six arrays (start). */
 void coll_forget(coll *c)
 {
     if (c == NULL)
@@ -389,7 +404,9 @@ void coll_free(coll *c)
     coll_forget(c);
 }
 
-/* Messages and writes of a pair of ranks arrive in order. After a message from each rank none of its writes is
+/* Round d: an empty message to the rank d further on, and one from the rank d before.
+ *
+ * Messages and writes of a pair of ranks arrive in order. After a message from each rank none of its writes is
  * outstanding, and all memory can be freed. */
 void coll_close(coll *c)
 {

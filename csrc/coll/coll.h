@@ -116,8 +116,8 @@ typedef struct {
     void (*meanwhile)(void *context); /* ... waits call this at least every millisecond. It must not use the group. */
     /* A wait that has lasted COLL_CROSSED_MS calls this several times a second, in turn with polls of what it awaits.
      * `awaited`: the rank that must act in the collective `now` of the group with this message context; -1: every other
-     * rank must. Not 0: the ranks are in collectives of different groups and would wait for ever, so the wait fails with
-     * MSG_ERR_COLLECTIVE. It must not use the group. NULL: no such check. */
+     * rank must. Not 0: the ranks are in collectives of different groups and would wait for ever, so the wait fails
+     * with MSG_ERR_COLLECTIVE. It must not use the group. NULL: no such check. */
     int (*crossed)(void *context, int group_context, const struct coll_note *now, int awaited);
     void *context;
     int revocable;           /* a context: waits end with MSG_ERR_REVOKED if it is revoked (msg.h: msg_scope) */

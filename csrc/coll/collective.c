@@ -28,6 +28,7 @@ static const char *const operations[COLL_N_OPERATIONS] = {
     [COLL_ALLREDUCE] = "allreduce", [COLL_ALLGATHER] = "allgather", [COLL_ALLTOALL] = "alltoall",
 };
 
+/* The length that an algorithm is for: a word of its line in COLL_ALGORITHMS. */
 enum { SHORT, LONG };
 
 static const struct algorithm {
@@ -48,8 +49,8 @@ const char *coll_operation_name(int operation)
     return operation > COLL_NOTHING && operation < COLL_N_OPERATIONS ? operations[operation] : NULL;
 }
 
-/* NULL: no such algorithm. Algorithms of an operation are adjacent in the table, and their numbers are their order,
- * from 1 on. */
+/* NULL: no such algorithm, such as COLL_DEFAULT. Algorithms of an operation are adjacent in the table, and their
+ * numbers are their order, from 1 on. */
 static const struct algorithm *find(int operation, int algorithm)
 {
     for (int i = 0, k = 0; i < N_ALGORITHMS; i++)
@@ -151,6 +152,13 @@ static int is_long(const coll *c, int operation, int n, size_t len)
  * rank, and once more for the result. The areas need two copies each time. */
 #define FLAT_MOST_OF_TWO ((size_t)512 << 10)
 
+/* All inputs are equal on all ranks. The first of these that the group is able to use:
+ *
+ * - RDMA, if two ranks with a core each reduce long data to both
+ * - the areas of the host, for data that is not too long
+ * - "overall", if the operation has it, and some hosts have several ranks
+ * - RDMA
+ * - messages */
 int coll_algorithm_default(const coll *c, int operation, size_t len)
 {
     if (operation == COLL_BARRIER)
@@ -198,17 +206,21 @@ static const struct algorithm *enter(coll *c, int operation, int algorithm, cons
         *code = coll_algorithm_check(c, operation, algorithm);
     if (*code == MSG_SUCCESS && (unsigned)call->root >= (unsigned)c->n)
         *code = MSG_ERR_RANK;
+    /* A rank alone exchanges nothing. The caller still puts the operand where the result belongs. */
     if (*code != MSG_SUCCESS || c->n == 1)
         return NULL;
     if (algorithm == COLL_DEFAULT)
         algorithm = coll_algorithm_default(c, operation, call->len);
     const struct algorithm *a = find(operation, algorithm);
     coll_begin(c, operation, algorithm, call->root, call->len, kind);
+    /* Collective, like the algorithm: all ranks have chosen the same means. */
     if (a->means == COLL_BY_RDMA || (a->means == COLL_BY_BOTH && c->n_nodes > 1))
         *code = coll_slots_need(c);
     return *code == MSG_SUCCESS ? a : NULL;
 }
 
+/* The members of an exchange are all ranks. Algorithms through memory ignore `exchange`, and "overall" makes a ring of
+ * its own for the hosts. */
 static int begin(coll *c, const struct algorithm *a, const struct coll_call *call)
 {
     struct coll_ring all = {.c = c,
@@ -218,7 +230,7 @@ static int begin(coll *c, const struct algorithm *a, const struct coll_call *cal
     return a->run(&all, call);
 }
 
-/* For coll_begin: 8 bits, never 0. */
+/* For coll_begin: 8 bits, never 0. COLL_TYPES and coll_op have fewer than 16 members each. */
 static inline unsigned kind_of(const struct coll_call *call)
 {
     return ((unsigned)call->type + 1) | (unsigned)call->op << 4;
@@ -226,6 +238,7 @@ static inline unsigned kind_of(const struct coll_call *call)
 
 /* ---------------------------------------------------------------- the overall algorithms */
 
+/* `here` numbers the root among the ranks of this host, `among` among the hosts. */
 int coll_bcast_overall(const struct coll_ring *r, const struct coll_call *call)
 {
     coll *c = r->c;
@@ -239,6 +252,8 @@ int coll_bcast_overall(const struct coll_ring *r, const struct coll_call *call)
     return code || c->n_locals == 1 ? code : coll_flat_bcast(r, &here);
 }
 
+/* In the opposite order. The partial result of a host is in the `out` of its representative, which coll_reduce has
+ * allocated except on the root. */
 int coll_reduce_overall(const struct coll_ring *r, const struct coll_call *call)
 {
     coll *c = r->c;
@@ -290,7 +305,8 @@ int coll_reduce(coll *c, int algorithm, const void *in, void *out, size_t count,
     const struct algorithm *a = enter(c, COLL_REDUCE, algorithm, &call, kind_of(&call), &code);
     if (code != MSG_SUCCESS)
         return code;
-    /* The partial result; the root uses `out` for it. Through the memory of one host only the root needs one. */
+    /* The partial result; the root uses `out` for it. Through the memory of one host only the root needs one.
+     * One byte more, because malloc(0) may return NULL. */
     if (a && c->rank != root && a->means != COLL_BY_MEMORY && (call.out = own = malloc(call.len + 1)) == NULL)
         return coll_fail(c, MSG_ERR_NO_MEMORY);
     place_operand(a, &call);
@@ -334,7 +350,8 @@ int coll_alltoall(coll *c, int algorithm, const void *in, void *out, size_t len)
             memcpy(out, in, whole);
         return code;
     }
-    /* Pairwise: parts that are still to be sent must not be overwritten. */
+    /* Pairwise: parts that are still to be sent must not be overwritten. The other algorithms copy all outgoing parts
+     * before the first arrives: into their scratch memory, or the areas. */
     if (in == NULL && a->means != COLL_BY_MEMORY && a->is_long) {
         if ((copy = malloc(whole + 1)) == NULL)
             return coll_fail(c, MSG_ERR_NO_MEMORY);

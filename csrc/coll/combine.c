@@ -28,7 +28,9 @@ typedef void combine_fn(size_t n, const void *low, const void *high, void *to);
         }                                                                   \
     }
 
-/* Narrow types are combined as int and truncated; unsigned arithmetic makes overflow defined. */
+/* Narrow types are combined as int and truncated; unsigned arithmetic makes overflow defined. uint16_t alone would not
+ * do: it is promoted to int, and the product of two may overflow that. The cast back to a signed type keeps the low
+ * bits. */
 #define INTEGER(suffix, type, wide)             \
     LOOP(sum_##suffix, type, (wide)a + (wide)b) \
     LOOP(prod_##suffix, type, (wide)a *(wide)b) \
@@ -41,7 +43,8 @@ typedef void combine_fn(size_t n, const void *low, const void *high, void *to);
     LOOP(bor_##suffix, type, a | b)             \
     LOOP(bxor_##suffix, type, a ^ b)
 
-/* a != a: a is a NaN. If b is one, the comparison is false and b wins. */
+/* a != a: a is a NaN. If b is one, the comparison is false and b wins. If both are equal, such as 0 and -0, the
+ * low operand wins. */
 #define FLOATING(suffix, type)                         \
     LOOP(sum_##suffix, type, a + b)                    \
     LOOP(prod_##suffix, type, a *b)                    \

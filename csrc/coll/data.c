@@ -215,7 +215,11 @@ int coll_reduce_ring(const struct coll_ring *r, const struct coll_call *call)
 /* Recursive doubling among a power of two of members, `place` 0 to power - 1. The rest, n - power members, first give
  * their operands to a neighbour and get the result at the end. They are the even ones of the first 2 * rest members,
  * and their neighbours act for both, so places are in the order of members. After each step both partners hold the same
- * bits, the lower place's operand on the left. */
+ * bits, the lower place's operand on the left. With 6 members:
+ *
+ *      member     0 -> 1   2 -> 3   4   5       first: the even ones give
+ *      place           0        1   2   3       then: 0 with 1, 2 with 3; 0 with 2, 1 with 3
+ *      member     0 <- 1   2 <- 3               last: they get the result */
 int coll_allreduce_doubling(const struct coll_ring *r, const struct coll_call *call)
 {
     int n = r->n, power = 1, code = MSG_SUCCESS, me = r->me;
@@ -251,6 +255,8 @@ int coll_allreduce_doubling(const struct coll_ring *r, const struct coll_call *c
 
 /* ---------------------------------------------------------------- allgather, alltoall */
 
+/* Each part is forwarded from where it belongs, so no copy is made. This rank's part is there already
+ * (coll_allgather). */
 int coll_allgather_ring(const struct coll_ring *r, const struct coll_call *call)
 {
     char *all = call->out;
@@ -265,7 +271,9 @@ int coll_allgather_ring(const struct coll_ring *r, const struct coll_call *call)
 
 /* In each round a member doubles the parts that it has, always those from its own on: have = me, me + 1, ... Each
  * member sends its parts to the left and gets as many from the right, without gaps. At the end the parts are rotated
- * into place. */
+ * into place. Member 1 of 5:
+ *
+ *      have:  1            | 1 2          | 1 2 3 4      | 1 2 3 4 0    the last round gets only what is missing */
 int coll_allgather_bruck(const struct coll_ring *r, const struct coll_call *call)
 {
     int n = r->n, code = MSG_SUCCESS;
@@ -312,6 +320,7 @@ int coll_alltoall_bruck(const struct coll_ring *r, const struct coll_call *call)
     char *have = coll_scratch(r->c, whole + 2 * half + 1), *leaving = have + whole, *coming = leaving + half;
     if (have == NULL)
         return coll_fail(r->c, MSG_ERR_NO_MEMORY);
+    /* Rotated, so that the position of a part is the distance that it has to go. */
     for (int d = 0; d < n; d++)
         copy(r, have + (size_t)d * len, out + (size_t)((r->me + d) % n) * len, len);
     for (int mask = 1; mask < n && code == MSG_SUCCESS; mask *= 2) {

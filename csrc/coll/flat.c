@@ -41,7 +41,8 @@ static size_t smaller(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* Wait until all ranks are done with a step. all_done caches the latest such step, so usually nothing is polled. */
+/* Wait until all ranks are done with a step. all_done caches the latest such step, so usually nothing is polled. A rank
+ * finishes steps in order, so one that is done with a step is done with those before it. */
 static int all_done_with(coll *c, uint64_t step)
 {
     int code;
@@ -78,6 +79,8 @@ static void publish(coll *c, uint64_t step, size_t len)
     coll_publish(c, &a->step, &a->step_sleepers, step); /* the data is complete before its number */
 }
 
+/* Copy data into this rank's area of the step and publish it: at most COLL_AREA_DATA bytes. `from` may change
+ * afterwards. Waits only for readers of step - 2. */
 static int give(coll *c, uint64_t step, const void *from, size_t len)
 {
     uint8_t *data;
@@ -111,6 +114,7 @@ static int take(coll *c, uint64_t step, int local, size_t len, const uint8_t **d
     return MSG_SUCCESS;
 }
 
+/* This rank reads no data of the step any more, so its givers may refill their areas two steps later. */
 static void done(coll *c, uint64_t step)
 {
     struct coll_line *own = &c->shared->lines[c->local];
@@ -126,6 +130,8 @@ static void all_took(coll *c, uint64_t step)
 
 /* ---------------------------------------------------------------- from one, to one */
 
+/* All ranks of the node count each step, and all but the root copy. The root may be a step ahead of the slowest reader,
+ * because steps alternate between two areas. */
 int coll_flat_bcast(const struct coll_ring *r, const struct coll_call *call)
 {
     coll *c = r->c;
@@ -213,8 +219,8 @@ int coll_flat_reduce(const struct coll_ring *r, const struct coll_call *call)
 /* ---------------------------------------------------------------- among all */
 
 /* From this many bytes on each rank combines one part and gives the result to the others: one more step, an n-th of the
- * work. For shorter data each rank combines everything itself, which is cheaper than one more wait. That pays for longer
- * data with two ranks, where a part is half. */
+ * work. For shorter data each rank combines everything itself, which is cheaper than one more wait. That pays for
+ * longer data with two ranks, where a part is half. */
 #define IN_PARTS 2048
 #define IN_PARTS_OF_TWO 16384
 
@@ -234,6 +240,7 @@ static int allreduce_in_parts(coll *c, const struct coll_call *call, size_t coun
     if (code != MSG_SUCCESS)
         return code;
     memcpy(data, in, first);
+    /* The gap between the two is never read: combine_all takes this rank's own part from `in`. */
     memcpy(data + end, in + end, len - end);
     publish(c, step, len);
 
@@ -249,6 +256,7 @@ static int allreduce_in_parts(coll *c, const struct coll_call *call, size_t coun
     publish(c, step, end - first);
     for (size_t i = 0; i < n; i++) {
         size_t from = count * i / n * size, part_len = count * (i + 1) / n * size - from;
+        /* This rank's own part, too, is copied from its area, where it was combined. */
         if ((code = take(c, step, (int)i, part_len, &part)) != MSG_SUCCESS)
             return code;
         memcpy(to + from, part, part_len);
@@ -289,6 +297,7 @@ int coll_flat_allreduce(const struct coll_ring *r, const struct coll_call *call)
     return MSG_SUCCESS;
 }
 
+/* This rank's part is in its place in `out` already (coll_allgather), and is given from there. */
 int coll_flat_allgather(const struct coll_ring *r, const struct coll_call *call)
 {
     coll *c = r->c;

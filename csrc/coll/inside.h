@@ -108,6 +108,7 @@ struct coll {
     void (*release)(void *context); /* coll_set_release; NULL: not set, or called */
     void *release_context;
 
+    /* Nodes: set by place() in coll.c, alike on all ranks. */
     int n_nodes, node; /* of this rank */
     int *node_of;      /* [n] */
     int *masters;      /* [n_nodes] ranks */
@@ -117,6 +118,7 @@ struct coll {
     int all_fit; /* no rank is on a machine with more ranks than cores */
     int cores;   /* of the machine with the fewest */
 
+    /* Memory of the node, and counts of the algorithms that use it. Each count is the same on all ranks of the node. */
     struct coll_shared *shared; /* NULL: some node has no shared memory, or every node has one rank */
     struct coll_area *areas;    /* [n_locals][2], behind `shared` */
     size_t shared_len;
@@ -124,6 +126,7 @@ struct coll {
     uint64_t n_steps; /* n_steps: steps of data through the areas so far; all_done: all ranks have finished this step */
     uint64_t all_done;
 
+    /* Memory for RDMA, and counts of its barriers. Each count is the same on all ranks of the group. */
     struct coll_cell *cells; /* [n + n_nodes]; NULL: no RDMA */
     msg_exposed exposed;
     msg_exposed *remote_exposed; /* [n] */
@@ -220,7 +223,7 @@ int coll_finish(coll *c, msg_request **request, msg_status *status, int who, int
 void coll_give_up(coll *c, msg_request **request, int to);
 
 /* Exchange messages within the group, of exactly these lengths. Waits for both ends; dst or src may be
- * MSG_PROC_NULL. */
+ * MSG_PROC_NULL. After an error the group is broken, and both buffers belong to the caller again. */
 int coll_sendrecv(coll *c, int tag, const void *sendbuf, size_t send_len, int dst, void *recvbuf, size_t recv_len,
                   int src);
 static inline int coll_send(coll *c, int tag, const void *buf, size_t len, int dst)
@@ -234,7 +237,8 @@ static inline int coll_recv(coll *c, int tag, void *buf, size_t len, int src)
 
 /* ---------------------------------------------------------------- coll.c */
 
-/* Gather len bytes of each rank on all ranks, by way of rank 0. */
+/* Gather len bytes of each rank on all ranks, by way of rank 0. `own` may not lie in `all`. An error breaks the
+ * group. */
 int coll_gather_all(coll *c, const void *own, size_t len, void *all);
 /* Return len bytes of scratch memory, valid until the next call; NULL: no memory. */
 void *coll_scratch(coll *c, size_t len);
@@ -245,6 +249,8 @@ static inline int coll_refusal(const coll *c)
     return c->fork_epoch == msg_fork_epoch ? c->error : MSG_ERR_PROCESS;
 }
 
+/* Begin a collective: give it the next number, and describe it for notes (now) and for data (what). Every rank of the
+ * group counts every collective, whatever its own part is. */
 static inline void coll_begin(coll *c, int operation, int algorithm, int root, size_t len, unsigned kind)
 {
     c->now.number++;
@@ -253,7 +259,10 @@ static inline void coll_begin(coll *c, int operation, int algorithm, int root, s
     c->now.root = root;
     c->now.len = len;
     c->now.kind = kind;
-    /* 12 bits of root, type and operator: exact with up to 16 ranks. */
+    /* 12 bits of root, type and operator: exact with up to 16 ranks.
+     *
+     *      63      56 55      52 51              40 39        0
+     *     |  number  | operation | root ^ type, op |   length   |        coll_what adds the length */
     uint64_t folded = ((unsigned)root ^ (unsigned)kind << 4) & 0xFFF;
     c->what = folded << 40 | (uint64_t)operation << 52 | c->now.number << 56;
 }
@@ -279,13 +288,15 @@ static inline int coll_what_operation(uint64_t what)
     return (int)(what >> 52 & 0xF);
 }
 
-/* The value that ranks publish in barriers: the count of barriers of this kind, and the collective's number. */
+/* The value that ranks publish in barriers: the count of barriers of this kind in the upper half, and the low half of
+ * the collective's number below it. So a later barrier has a larger stamp. */
 static inline int64_t coll_stamp(const coll *c, int64_t count)
 {
     return (int64_t)((uint64_t)count << 32 | (uint32_t)c->now.number);
 }
 
-/* The tag of messages in this collective. There are few, so that the engine keeps a lane for each. */
+/* The tag of messages in this collective: `tag`, which is below 256, and the low bits of the number above it. There are
+ * few, so that the engine keeps a lane for each. */
 static inline int coll_tag(const coll *c, int tag)
 {
     return tag | (int)(c->now.number & 0xF) << 8;

@@ -27,13 +27,15 @@
 /* Time for the other ranks to close their worlds, too. A killed rank must not block this one. */
 #define CLOSE_MS 3000
 
+/* A rank of the measurement: a world of its own, with one group of all its ranks. */
 struct coll_measure {
     msg_world *world;
     coll *group;
     int control_fd;
 };
 
-/* The world's interrupt callback: the controller has closed its end, so the result is not needed any more. */
+/* The world's interrupt callback: the controller has closed its end, so the result is not needed any more. Does not
+ * block, and reads nothing from the stream, which belongs to the caller. */
 static int hung_up(void *context)
 {
     const coll_measure *m = context;
@@ -41,7 +43,8 @@ static int hung_up(void *context)
     return m->control_fd >= 0 && poll(&p, 1, 0) == 1 && (p.revents & (POLLHUP | POLLRDHUP | POLLERR));
 }
 
-/* All ranks draw a secret, and use the one of rank 0. Only the ranks and their controller see the exchanged data. */
+/* All ranks draw a secret, and use the one of rank 0. Only the ranks and their controller see the exchanged data. A
+ * rank alone needs no exchange. After an error the caller wipes `secret`. */
 static int share_secret(const coll_measure_options *o, uint8_t secret[MSG_SECRET_LEN], char *error)
 {
     uint8_t *all = calloc((size_t)o->n_ranks, MSG_SECRET_LEN);
@@ -62,7 +65,8 @@ static int share_secret(const coll_measure_options *o, uint8_t secret[MSG_SECRET
     return code;
 }
 
-/* The group uses context 1. The world belongs to this program, which uses no other context. */
+/* The group uses context 1. The world belongs to this program, which uses no other context. After an error nothing is
+ * left: a world without a group is aborted, because the other ranks may never close theirs. */
 int coll_measure_open(const coll_measure_options *o, coll_measure **out, char *error)
 {
     msg_policy policy = *msg_policy_find("via");
@@ -152,6 +156,7 @@ static void be_late(uint64_t ns, int crowded)
     }
 }
 
+/* Run the plan. The first error ends it. */
 static int loop(int (*call)(void *), void *context, const coll_measure_run_plan *plan)
 {
     /* Never 0. */
@@ -167,6 +172,7 @@ static int loop(int (*call)(void *), void *context, const coll_measure_run_plan 
         return code;
     }
     for (uint64_t i = 0; i < plan->n && code == 0; i++) {
+        /* Between two collectives, outside enter and leave. */
         be_late(draw(&state) % plan->skew_ns, plan->crowded);
         plan->enter[i] = vk_now();
         code = call(context);
@@ -196,6 +202,7 @@ static int viakit_call(void *context)
     struct viakit_context *o = context;
     const coll_measure_work *w = o->work;
     switch (w->operation) {
+    /* The cost of a turn of the scheduler, to compare with. */
     case COLL_NOTHING:
         sched_yield();
         return MSG_SUCCESS;
@@ -217,7 +224,9 @@ static int viakit_call(void *context)
     }
 }
 
-/* On a simulated machine, start the clocks of all ranks together. */
+/* On a simulated machine, start the clocks of all ranks together. -EAGAIN: 50 ms of real time have passed without the
+ * others, so this checks whether the controller is still there. end() also gives up a begin() that has not
+ * succeeded. */
 static int begin_virtual_time(coll_measure *m, const struct vk_virtual *v)
 {
     for (;;) {
@@ -239,6 +248,7 @@ int coll_measure_run(coll_measure *m, const coll_measure_work *work, int algorit
     int code = v ? begin_virtual_time(m, v) : MSG_SUCCESS;
     if (code)
         return code;
+    /* Yields are measured while all ranks yield. */
     if (work->operation == COLL_NOTHING)
         code = coll_barrier(m->group, COLL_BARRIER_DEFAULT);
     code = code ? code : loop(viakit_call, &own, plan);
@@ -248,7 +258,8 @@ int coll_measure_run(coll_measure *m, const coll_measure_work *work, int algorit
 }
 
 /* An MPI handle is an int (MPICH) or a pointer (Open MPI). On the supported machines either is passed in a register
- * like uintptr_t (csrc/bench/ep_mpi.c). The union is for dlsym, which returns a pointer to an object. */
+ * like uintptr_t (csrc/bench/ep_mpi.c). The union is for dlsym, which returns a pointer to an object. `exchange` is
+ * allgather and alltoall, which have the same parameters. */
 struct mpi_context {
     const coll_measure_work *work;
     const coll_measure_mpi *mpi;
@@ -293,6 +304,7 @@ static int mpi_call(void *context)
 int coll_measure_run_mpi(const coll_measure_mpi *mpi, const coll_measure_work *work, const coll_measure_run_plan *plan)
 {
     struct mpi_context mpi_run = {.work = work, .mpi = mpi};
+    /* RTLD_NOLOAD: only a library that is in the process already, never a second copy of it. */
     void *handle = dlopen(mpi->library, RTLD_NOW | RTLD_NOLOAD | RTLD_LOCAL); /* the library that is initialised */
     if (handle == NULL || work->operation <= COLL_NOTHING || work->operation >= COLL_N_OPERATIONS)
         return -1;

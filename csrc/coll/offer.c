@@ -14,6 +14,7 @@
 #define NAME "viakit barrier"
 #define MAGIC_LEN (2 * sizeof(uint64_t))
 
+/* The length cannot change, and no seal can be added: another rank could otherwise forbid writing to the memory. */
 static const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 int coll_offer_make(size_t len, uint64_t magic[2])
@@ -21,6 +22,7 @@ int coll_offer_make(size_t len, uint64_t magic[2])
     int fd = memfd_create(NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
         return -1;
+    /* The length is set before it is sealed. Any failure leaves no file. */
     if (getrandom(magic, MAGIC_LEN, 0) == (ssize_t)MAGIC_LEN && ftruncate(fd, (off_t)len) == 0 &&
         pwrite(fd, magic, MAGIC_LEN, 0) == (ssize_t)MAGIC_LEN && fcntl(fd, F_ADD_SEALS, seals) == 0)
         return fd;
@@ -28,7 +30,9 @@ int coll_offer_make(size_t len, uint64_t magic[2])
     return -1;
 }
 
-/* The link of a memfd. Reading it does not open the file: to open a device or a pipe has effects of its own. */
+/* The link of a memfd. Reading it does not open the file: to open a device or a pipe has effects of its own. The buffer
+ * has a byte more than the name, so a longer name differs in length. A file in a file system may have the same link;
+ * is_safe() excludes it. */
 static int has_the_name(const char *path)
 {
     static const char name[] = "/memfd:" NAME " (deleted)";
@@ -37,6 +41,8 @@ static int has_the_name(const char *path)
     return n == (ssize_t)(sizeof name - 1) && memcmp(link, name, sizeof name - 1) == 0;
 }
 
+/* Checked on the descriptor that is then mapped, so the file cannot be exchanged meanwhile. No links (st_nlink 0): it
+ * has no name in a file system. */
 static int is_safe(int fd, size_t len)
 {
     struct stat st;
@@ -53,6 +59,8 @@ int coll_offer_map(int pid, int fd, size_t len, const uint64_t magic[2], void **
     snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, fd);
     if (!has_the_name(path))
         return 0;
+    /* The flags limit the effect of a file that took the place of the memfd since the link was read: no wait, and no
+     * terminal. */
     int opened = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (opened < 0)
         return 0;

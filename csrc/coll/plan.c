@@ -20,11 +20,14 @@ struct coll_plan {
     int n, room, failed;
 };
 
+/* Lengths are in the units of the caller, and so are positions, because BASE stands for the first unit. */
 static size_t position(const void *address)
 {
     return address ? (size_t)((const char *)address - BASE) : 0;
 }
 
+/* Without memory the plan is incomplete. The algorithm runs to its end nevertheless, and hand_over reports the
+ * failure. */
 static void record(struct coll_plan *plan, struct coll_step step)
 {
     if (plan->n == plan->room) {
@@ -40,6 +43,7 @@ static void record(struct coll_plan *plan, struct coll_step step)
     plan->steps[plan->n++] = step;
 }
 
+/* The exchange of a plan (coll_exchange). It always succeeds, so the algorithm takes each of its steps. */
 static int record_exchange(coll *c, const void *out, size_t out_len, int to, void *in, size_t in_len, int from)
 {
     record((struct coll_plan *)(void *)c,
@@ -60,7 +64,7 @@ void coll_plan_signal(coll *c, int kind, int rank)
     record((struct coll_plan *)(void *)c, (struct coll_step){kind, to, from, 0, 0, 0, 0, 0});
 }
 
-/* Give the steps to the caller, or free them after an error. */
+/* Give the steps to the caller, which frees them. After an error they are freed here, and nothing is set. */
 static int hand_over(struct coll_plan *plan, int code, struct coll_step **steps, int *n_steps)
 {
     if (plan->failed)
@@ -78,6 +82,7 @@ int coll_barrier_plan(int algorithm, int n, int me, int per_host, int cores, str
 {
     if (n < 1 || (unsigned)me >= (unsigned)n || per_host < 1 || cores < 1)
         return MSG_ERR_ARG;
+    /* central() in barrier.c chooses the number of centres by `cores`. */
     struct coll_plan plan = {.c = {.n = n, .rank = me, .cores = cores}};
     return hand_over(&plan, n > 1 ? coll_barrier_record(&plan, algorithm, per_host) : MSG_SUCCESS, steps, n_steps);
 }
@@ -89,6 +94,7 @@ int coll_plan(int operation, int is_long, int n, int me, int root, size_t len, s
         return MSG_ERR_ARG;
     size_t whole = operation == COLL_ALLGATHER || operation == COLL_ALLTOALL ? (size_t)n * len : len;
     char *result = operation == COLL_ALLTOALL ? BASE + whole : BASE;
+    /* Scratch of any length is there already, so coll_scratch allocates nothing. */
     struct coll_plan plan = {.c = {.n = n, .rank = me, .scratch = result + whole, .scratch_len = SIZE_MAX}};
     struct coll_ring ring = {.c = &plan.c, .exchange = record_exchange, .plan = &plan, .n = n, .me = me};
     /* Elements of one byte: lengths and counts are the caller's units. */

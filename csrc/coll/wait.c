@@ -89,6 +89,8 @@ int coll_fail_with(coll *c, int rank)
     return fail_at(c, c->gave_up[rank], c->abort_words[rank].number, &c->abort_words[rank]);
 }
 
+/* True for reasons that hold for every rank of the group: a rank is dead, ranks are in different collectives, or the
+ * communicator is revoked. */
 static int concerns_all(int64_t code)
 {
     return code == MSG_ERR_PROC_FAILED || code == MSG_ERR_COLLECTIVE || code == MSG_ERR_REVOKED;
@@ -151,15 +153,17 @@ static int others_want(const coll *c)
     return c->meanwhile && vk_load_relaxed(c->wanted);
 }
 
-/* A rank that waits for any rank of the group notifies those that it is connected to, and those at a distance of a power
- * of two. Ranks in different collectives stand somewhere side by side on the circle, so one of these two gets a note
- * that differs. */
+/* A rank that waits for any rank of the group notifies those that it is connected to, and those at a distance of a
+ * power of two. Ranks in different collectives stand somewhere side by side on the circle, so one of these two gets a
+ * note that differs. */
 static int is_near(const coll *c, int rank)
 {
     int up = (rank - c->rank + c->n) % c->n, down = c->n - up;
     return (up & (up - 1)) == 0 || (down & (down - 1)) == 0 || vk_load_relaxed(&c->world->peers[c->ranks[rank]].met);
 }
 
+/* Send the rank a description of this collective. One note at a time: its buffer is the group's. A note that cannot be
+ * sent now is dropped, because compare_notes sends another one later. Does not wait. */
 static void send_note(coll *c, int to)
 {
     if (to == c->rank || msg_peer_status(c->world, c->ranks[to]) != MSG_PEER_CONNECTED)
@@ -198,6 +202,7 @@ static int mismatched(coll *c)
 static int compare_what(const coll *c, uint64_t what)
 {
     int8_t ahead = (int8_t)(coll_what_number(what) - (uint8_t)c->now.number);
+    /* A word of 0 does not occur: coll_begin sets an operation, which is not 0. */
     if (what == 0 || ahead < 0)
         return 0;
     return ahead > 0 ? 1 : coll_what_operation(what) == c->now.operation ? 0 : -1;
@@ -210,6 +215,7 @@ static uint64_t given_by(const coll *c, int rank, int which)
         return coll_slots_next(c, rank);
     if (c->shared == NULL || c->node_of[rank] != c->node)
         return 0;
+    /* Linear, which is cheap enough: this runs only after a long wait or a failure. */
     int local = 0;
     while (c->locals[local] != rank)
         local++;
@@ -345,6 +351,8 @@ void coll_wake(const uint64_t *word)
     syscall(SYS_futex, low_half(word), FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
+/* Sleep at most ns, which is below a second: until the NIC's interrupt, for this time, or until the word changes. If
+ * the word no longer has the value that was seen, the kernel returns at once. */
 static void nap(const coll *c, const struct coll_wait *p, uint64_t ns)
 {
     struct timespec t = {0, (long)ns};
@@ -394,6 +402,7 @@ int coll_pause_long(coll *c, struct coll_wait *p)
     if (p->ladder.polls_per_clock == 0)
         begin_wait(c, p);
     enum vk_wait_step step = vk_wait_next(&p->ladder, 0);
+    /* Progress before the step, so that a message that has arrived is handled before a sleep. */
     if (p->polls % 8 == 0 || step == VK_WAIT_SLEEP || vk_time_is_virtual())
         msg_progress(c->world);
     if (vk_unlikely(others_want(c)) && (p->polls % POLLS_PER_CLOCK == 0 || step == VK_WAIT_SLEEP))
@@ -411,6 +420,7 @@ int coll_pause_long(coll *c, struct coll_wait *p)
 
 /* ---------------------------------------------------------------- waiting for messages */
 
+/* Waits in slices of 10 ms, because the abort message may arrive at any time. */
 void coll_give_up(coll *c, msg_request **request, int to)
 {
     uint64_t deadline = vk_now() + COLL_LET_FINISH_MS * VK_MS;
