@@ -59,7 +59,8 @@ static void note_failed(struct via_nic *nic, struct link_peer *peer)
 }
 
 /* Sends frames: all frames of connections except those of the short path. Deferred frames for the same peer go first.
- */
+ * Returns how many the link accepted; 0 or below: none. After a lasting failure the connection ends later, by the
+ * timers, because the callers still use it. */
 int via_link_send(struct via_nic *nic, struct link_peer *peer, struct link_frame *frames, int n)
 {
     if (vk_unlikely(nic->deferred)) {
@@ -85,6 +86,7 @@ int via_send_block(struct via_vi *vi, int kind, uint8_t flags, uint32_t psn, uin
     via_address_frame(vi, &f, kind, psn);
     f.header.flags |= flags;
     f.header.immediate = immediate;
+    /* The block travels in the frame itself, so its memory may be reused when this returns. */
     memcpy(f.block.bytes, block, len);
     f.header.len = (uint16_t)len;
     f.header_len += (uint32_t)len;
@@ -128,7 +130,7 @@ void via_defer(struct via_nic *nic, struct link_peer *peer, const struct link_fr
     via_timer(nic, nic->now); /* wake a sleeping thread: there is work */
 }
 
-/* Returns the result of the link's send. */
+/* Returns the result of the link's send. Not via_link_send, which would send the deferred frames first. */
 static int send_flat(struct via_nic *nic, const struct link_flat *flat)
 {
     struct link_frame f;
@@ -143,7 +145,8 @@ void via_send_deferred(struct via_nic *nic)
 {
     for (struct link_flat **p = &nic->deferred; *p;) {
         struct link_flat *flat = *p;
-        /* In order for each peer; a peer whose queue is full does not delay the others. */
+        /* In order for each peer; a peer whose queue is full does not delay the others. A frame whose route has failed
+         * for good is dropped here, and counts as sent. */
         if (is_deferred(nic->deferred, flat, flat->peer) || send_flat(nic, flat) == -EAGAIN) {
             p = &flat->next;
             continue;

@@ -38,7 +38,11 @@
 
 /* Finds the memory for the next len bytes of the receive descriptor: local pieces from the current position on. Returns
  * their number. *error is PROTECTION (the memory of a piece is not, or no longer, granted), LENGTH (the message is
- * longer than the descriptor), or 0. */
+ * longer than the descriptor), or 0. Advances the position. After an error the position is
+ * of no use, because the message ends.
+ *
+ *      segments     |.......|.....####|#######....|       rx_segment 1, rx_segment_used 5; #: the next len bytes
+ *      pieces                     0000 1111111            */
 static int receive_pieces(struct via_vi *vi, const struct via_work *w, size_t len, struct iovec *iov, uint32_t *error)
 {
     int n = 0;
@@ -83,6 +87,7 @@ static uint32_t fetch(struct via_vi *vi, const uint8_t *payload, size_t len, str
                       uint32_t *placed)
 {
     const struct link_ops *ops = vi->nic->ops;
+    /* The list moves through `to` from its beginning, so the caller passes an array that may change. */
     size_t n = len / sizeof(struct wire_reference), room = total(to, n_to);
     if (ops->fetch == NULL || len % sizeof(struct wire_reference))
         return VIP_STATUS_TRANSPORT_ERROR;
@@ -130,7 +135,8 @@ static void refuse(struct via_vi *vi, uint32_t psn, uint32_t remote_status)
 }
 
 /* Completes the current receive descriptor with an error. Both sides get it: this one in its descriptor, a sender of
- * level "reliable reception" in its own. */
+ * level "reliable reception" in its own. The descriptor completes first: refuse() breaks the connection, and all
+ * descriptors still in the queue then complete as flushed. */
 static void fail_receive(struct via_vi *vi, uint32_t psn, uint32_t status, uint32_t remote_status)
 {
     struct via_work *w = via_work_at(&vi->recv, vi->recv.done);
@@ -260,7 +266,8 @@ static void refuse_write(struct via_vi *vi, const struct wire_header *h)
     refuse(vi, h->psn, VIP_STATUS_RDMA_PROT_ERROR);
 }
 
-/* Without immediate data the target's program gets no notification: it can only poll the last word. */
+/* Without immediate data the target's program gets no notification: it can only poll the last word. With it, the write
+ * needs a receive, although its data is in place already: without one, the connection breaks. */
 static void finish_write(struct via_vi *vi, const struct wire_header *h)
 {
     vi->rx_active = 0;
@@ -332,6 +339,8 @@ void via_place_write(struct via_vi *vi, const struct wire_header *h, const uint8
             return; /* the peer failed meanwhile */
         if (!error && placed != n)
             error = VIP_STATUS_TRANSPORT_ERROR;
+        /* Orders the stores of the fetch, which the kernel may have made, before the completion and the
+         * acknowledgement. */
         vk_fence_full();
     } else if (n && to != payload) {
         if (last)

@@ -224,6 +224,8 @@ static VIP_RETURN post(VIP_VI_HANDLE handle, VIP_DESCRIPTOR *d, VIP_MEM_HANDLE m
     else if (vi->state == VIP_STATE_CONNECTED)
         w->is_short = 0; /* deferred: it is sent later with the others, by the path that all can take */
     else
+        /* Not connected: completes as flushed, unless the descriptor has an error of its own, which is the better
+         * reason. */
         while (q->done != q->posted)
             via_complete(vi, q, w->error ? w->error : VIP_STATUS_DESC_FLUSHED_ERROR);
     via_leave(nic);
@@ -302,7 +304,8 @@ VIP_RETURN VipRecvDone(VIP_VI_HANDLE handle, VIP_DESCRIPTOR **out)
     return done(handle, out, 1);
 }
 
-/* The condition of a waiting call. Another thread may destroy the VI meanwhile. */
+/* The condition of a waiting call. Another thread may destroy the VI meanwhile. The slot of the VI stays readable for
+ * ever (base/pool.h), so `q` can be read even then. */
 struct waiting {
     const struct vk_object *object;
     uint32_t generation;
@@ -318,6 +321,7 @@ static int may_return(void *argument)
     return p->q->reaped != p->q->done || p->q->reaped == p->q->posted || !vk_object_is(p->object, p->generation);
 }
 
+/* The thread is cancelled in its wait: undoes what wait() has counted. */
 static void give_up(struct via_nic *nic, void *argument)
 {
     (void)argument;
@@ -340,6 +344,7 @@ static VIP_RETURN wait(VIP_VI_HANDLE handle, VIP_ULONG timeout, VIP_DESCRIPTOR *
         return vk_fail(VIP_INVALID_STATE,
                        "the queue belongs to a completion queue: wait with VipCQWait, then reap with a Done call");
     }
+    /* While it is not 0, each completion notifies waiting threads (via_complete). */
     nic->n_queue_waits++;
     VIP_RETURN code =
         via_wait_owned(nic, timeout, may_return, &p,

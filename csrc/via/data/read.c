@@ -111,7 +111,8 @@ uint64_t via_reads_deadline(const struct via_vi *vi)
 
 /* ---------------------------------------------------------------- requests */
 
-/* Starts the time-out. One serves all requests: a piece of any of them is progress. */
+/* Starts the time-out. One serves all requests: a piece of any of them is progress. The deadline is not moved for each
+ * piece: via_read_time_out starts it anew if there was progress, which saves reading the clock. */
 static void arm(struct via_vi *vi)
 {
     struct via_reads *r = vi->reads;
@@ -236,7 +237,8 @@ int via_read_begin(struct via_vi *vi, struct via_work *w, uint32_t index)
 
 /* ---------------------------------------------------------------- replies */
 
-/* Closes a read that has arrived or failed: its requests want no more pieces. */
+/* Closes a read that has arrived or failed: its requests want no more pieces. Pieces that still arrive for them count
+ * as duplicates. settle() then advances the ring. */
 static void close_read(struct via_vi *vi, uint32_t index)
 {
     struct via_reads *r = vi->reads;
@@ -259,7 +261,8 @@ static int place(struct via_vi *vi, const struct via_work *w, uint32_t offset, c
     return n >= 0;
 }
 
-/* Requests the missing pieces of earlier requests again: a reply to a later one shows that they are lost. */
+/* Requests the missing pieces of earlier requests again: a reply to a later one shows that they are lost. If the link
+ * is full, the next piece or the time-out continues. */
 static void find_losses(struct via_vi *vi, uint32_t serial)
 {
     struct via_reads *r = vi->reads;
@@ -341,6 +344,8 @@ static void data_arrived(struct via_vi *vi, const struct wire_header *h, const u
         return;
     }
     memcpy(&d, payload, sizeof d);
+    /* The piece is not 0: request_more has set it. `left` is 0 for an offset beyond the request, which the checks below
+     * refuse. */
     uint32_t k = d.offset / piece, left = d.offset <= a->len ? a->len - d.offset : 0;
     if (d.len != a->len || d.offset % piece || k >= REQUEST_PIECES || !(via_all_pieces(piece, a->len) >> k & 1) ||
         len != (left < piece ? left : piece)) {

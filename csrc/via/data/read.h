@@ -36,7 +36,10 @@ struct granted {
     uint32_t number, handle, len; /* len 0: none; a request for no bytes is never denied */
 };
 
+/* All counts of the two rings are free-running; the place of an entry is its number modulo VIA_READ_REQUESTS, a power
+ * of two. */
 struct via_reads {
+    /* The requester: one time-out for all requests, and the ring of its requests, [head, tail). */
     uint64_t deadline; /* VK_NEVER: nothing is outstanding */
     uint64_t wait;     /* current time-out */
     struct read_request requests[VIA_READ_REQUESTS];
@@ -47,6 +50,8 @@ struct via_reads {
     uint32_t serial, last_serial;
     uint32_t retries;
     int progress; /* since the deadline was set */
+    /* The target: the ring of requests that wait for the link, [answer_head, answer_tail), and the requests granted
+     * lately. */
     struct answer answers[VIA_READ_REQUESTS];
     uint32_t answer_head, answer_tail;
     struct granted granted[VIA_READ_REQUESTS]; /* by number */

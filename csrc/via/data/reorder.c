@@ -5,11 +5,11 @@
  *    -------+------+--+-----------+--+-----------+----- psn ->
  *    placed | gap  |##|    gap    |##|###########|          ## kept
  *
- * The frame's header is kept. Its payload is copied to its place in the program's memory if that is known (ahead.c), and
- * into a slot otherwise. There are 64 slots of equal size in a *group*; a bit per slot records whether it is in use.
- * Groups exist only where frames are kept: a connection without losses has none. Empty groups go to a free list of the
- * NIC, and are freed after a while without use. Their number is bounded; a frame that finds no space is dropped, and so
- * is reported as missing.
+ * The frame's header is kept. Its payload is copied to its place in the program's memory if that is known (ahead.c),
+ * and into a slot otherwise. There are 64 slots of equal size in a *group*; a bit per slot records whether it is in
+ * use. Groups exist only where frames are kept: a connection without losses has none. Empty groups go to a free list of
+ * the NIC, and are freed after a while without use. Their number is bounded; a frame that finds no space is dropped,
+ * and so is reported as missing.
  *
  * The receiver reports at the end of each poll of the link in which it had something new to report: a gap, a frame that
  * filled one, or a frame that requested an acknowledgement. It does not report for each frame: one NAK lists all gaps,
@@ -43,7 +43,10 @@ struct via_reorder_group {
     uint8_t slots[];          /* [GROUP * stride] */
 };
 
-/* Group g holds all psn with psn / GROUP % N_GROUPS == g. */
+/* Group g holds all psn with psn / GROUP % N_GROUPS == g. Invariant: a group exists if, and only if, held[g] is not 0.
+ *
+ *      psn     ... 127 | 128 ... 191 | 192 ... 255 | 256 ...        expected_psn 150: groups 2, 3, 4 ...
+ *      group       1   |      2      |      3      |  4             held[2]: the bits of 151 to 191 may be set */
 struct via_reorder {
     uint64_t held[N_GROUPS];
     struct via_reorder_group *groups[N_GROUPS];
@@ -74,6 +77,7 @@ static inline uint32_t groups_ahead(const struct via_vi *vi, uint32_t psn)
 
 static inline int is_held(const struct via_vi *vi, uint32_t psn)
 {
+    /* A number before the group of expected_psn wraps to a large distance, and is not held. */
     return vi->reorder && groups_ahead(vi, psn) < N_GROUPS && (vi->reorder->held[group_of(psn)] & bit_of(psn));
 }
 
@@ -132,14 +136,15 @@ int via_reorder_holds(const struct via_vi *vi, uint32_t psn, uint32_t n)
     return n != 0;
 }
 
-/* Keeps a frame; a second copy of it is dropped. A payload whose place is unknown is copied twice: into the slot, and to
- * its place later. That is the price of a loss. */
+/* Keeps a frame; a second copy of it is dropped. A payload whose place is unknown is copied twice: into the slot, and
+ * to its place later. That is the price of a loss. */
 int via_reorder_keep(struct via_vi *vi, const struct wire_header *h, const uint8_t *payload)
 {
     if (is_held(vi, h->psn)) {
         VI_COUNT(vi, dropped_duplicate, 1);
         return 0;
     }
+    /* Slots have room for max_payload bytes, and the length was written by the peer. */
     if (h->len > vi->nic->limits.max_payload || !make_room(vi, h->psn)) {
         VI_COUNT(vi, dropped_out_of_order, 1);
         return 0;
@@ -159,8 +164,8 @@ int via_reorder_keep(struct via_vi *vi, const struct wire_header *h, const uint8
 }
 
 /* A payload that was placed early is only valid if its place is the one that the frames before it lead to. Otherwise a
- * piece in front of it had another length than expected, or the program has changed or deregistered the memory. The frame
- * then counts as missing: it is retransmitted, and takes the usual path. */
+ * piece in front of it had another length than expected, or the program has changed or deregistered the memory. The
+ * frame then counts as missing: it is retransmitted, and takes the usual path. */
 const uint8_t *via_reorder_next(struct via_vi *vi, struct wire_header *h)
 {
     uint32_t psn = vi->expected_psn;
@@ -261,7 +266,11 @@ static uint32_t alike(const struct via_vi *vi, uint32_t psn, uint32_t end, int *
 
 /* Lists the missing and held frames from expected_psn on. A run begins where a missing frame follows a held one, or at
  * the very beginning, with missing 0 perhaps. The next NAK lists what does not fit the list, or 16 bits. The loop works
- * on words, not frames, because a link that loses one frame in a hundred sends such a list after every poll. */
+ * on words, not frames, because a link that loses one frame in a hundred sends such a list after every poll.
+ *
+ *      psn      10 11 12 13 14 15        expected 10, ahead 16
+ *               -- -- ## ## -- ##        ## held
+ *      runs    {2      , 2} {1, 1}       {missing, held} */
 static uint32_t list_gaps(const struct via_vi *vi, struct wire_run *runs)
 {
     uint32_t psn = vi->expected_psn, n = 0;

@@ -56,14 +56,16 @@ static struct resent_frame *resent_entry(struct via_vi *vi, uint32_t psn)
     return &vi->resent->frames[psn & (N_RESENT - 1)];
 }
 
-/* True if the frame was retransmitted and no frame sent after that has been reported as arrived. */
+/* True if the frame was retransmitted and no frame sent after that has been reported as arrived: neither a new one (the
+ * list would reach beyond `high`), nor another retransmission. */
 static int is_resent(struct via_vi *vi, uint32_t psn, uint32_t top)
 {
     const struct resent_frame *e = resent_entry(vi, psn);
     return e->psn == psn && e->high != psn && !wire_before(e->high, top) && !wire_before(e->order, vi->resent->arrived);
 }
 
-/* Notes that the frame is retransmitted. */
+/* Notes that the frame is retransmitted. If the log is full, its oldest entry is dropped: its arrival then is no
+ * evidence about other frames. */
 static void note_resent(struct via_vi *vi, uint32_t psn)
 {
     struct via_resent *r = vi->resent;
@@ -136,6 +138,8 @@ static void charge_window(struct via_vi *vi, uint32_t n, uint32_t per_send)
 static void see_flight(struct via_vi *vi, uint32_t top)
 {
     uint32_t usual = vi->nic->options.window, window = vi->window > usual ? vi->window : usual;
+    /* The frames that one more window could send. The receiver keeps VIA_REORDER_FRAMES, so `most` leaves room for
+     * these. */
     uint32_t ahead = window * vi->nic->limits.max_batch;
     uint32_t most = ahead < VIA_REORDER_FRAMES ? VIA_REORDER_FRAMES - ahead : 0;
     while (vi->flight_seen != vi->flight_tail && vi->flight_seen - vi->flight_head < VIA_FLIGHT - 1 - window) {
@@ -203,6 +207,7 @@ void via_retransmit_gaps(struct via_vi *vi, uint32_t ack, const uint8_t *list, s
     see_flight(vi, top);
     uint32_t psn = ack;
     struct wire_run r;
+    /* reach() has checked that the list consists of whole runs. */
     for (size_t i = 0; i < len; i += sizeof r) {
         memcpy(&r, list + i, sizeof r);
         /*     ack -> | missing | held | missing | held | ... -> top */
