@@ -2,9 +2,9 @@
  * Virtual time (link/sim). Between sim_begin and sim_end a process is a rank of a simulated machine: vk_now() then
  * returns the rank's clock, waits move that clock in place of real time, and work is charged to it.
  *
- * vk_virtual points to the simulator's table as long as the process has a NIC or a stream there. The functions below may
- * be called at any time; they have no effect while time is real. Any thread may call them, but a rank has one clock, so
- * only one of its threads should.
+ * vk_virtual points to the simulator's table as long as the process has a NIC or a stream there. The functions below
+ * may be called at any time; they have no effect while time is real. Any thread may call them, but a rank has one
+ * clock, so only one of its threads should.
  */
 #ifndef VIAKIT_VIRTUAL_H
 #define VIAKIT_VIRTUAL_H

@@ -96,7 +96,8 @@ void via_owe_ack(struct via_vi *vi, int urgent);
  * before; VIA_ACKS_OVERDUE leaves out what has been owed since then. */
 enum via_acks { VIA_ACKS_OVERDUE, VIA_ACKS_URGENT, VIA_ACKS_ALL };
 void via_flush_acks(struct via_nic *nic, enum via_acks which, uint64_t last);
-/* Handles what is due on any VI of the NIC: time-outs, probes and the keep-alive. Sets via_timer() for the next time. */
+/* Handles what is due on any VI of the NIC: time-outs, probes and the keep-alive. Sets via_timer() for the next
+ * time. */
 void via_reliable_timers(struct via_nic *nic);
 /* Restarts the time-out: the oldest frames in flight wait from now on. */
 void via_arm_rto(struct via_vi *vi);
@@ -144,8 +145,8 @@ void via_read_refused(struct via_vi *vi, uint32_t number);
 
 /* Keeps a frame that arrived out of order. Returns 1 if it was kept, 0 if it was dropped (and counted). */
 int via_reorder_keep(struct via_vi *vi, const struct wire_header *h, const uint8_t *payload);
-/* The kept frame with the expected number: copies its header and returns its payload, or NULL if it has not arrived. The
- * payload stays in place until via_reorder_done(), to be called after processing it. */
+/* The kept frame with the expected number: copies its header and returns its payload, or NULL if it has not arrived.
+ * The payload stays in place until via_reorder_done(), to be called after processing it. */
 const uint8_t *via_reorder_next(struct via_vi *vi, struct wire_header *h);
 /* True if any of the n frames from psn on is kept. */
 int via_reorder_holds(const struct via_vi *vi, uint32_t psn, uint32_t n);
@@ -174,7 +175,8 @@ void via_retransmit_forget(struct via_vi *vi);
 
 /* Forgets all measurements, for a new connection. */
 void via_rtt_reset(struct via_vi *vi);
-/* Starts timing a frame that was sent for the first time, unless another one is timed. tx_psn is the number after it. */
+/* Starts timing a frame that was sent for the first time, unless another one is timed. tx_psn is the number after
+ * it. */
 void via_rtt_begin(struct via_vi *vi);
 /* Ends the timing if the timed frame lies before psn: all frames before psn have arrived. */
 void via_rtt_arrived(struct via_vi *vi, uint32_t psn);

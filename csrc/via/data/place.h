@@ -20,7 +20,8 @@ void via_place_write(struct via_vi *vi, const struct wire_header *h, const uint8
 /* ahead.c. via_place_early: the place of an out-of-order frame's payload, or NULL if it must be kept elsewhere. Call it
  * once for each frame that is kept. */
 void *via_place_early(struct via_vi *vi, const struct wire_header *h);
-/* Where the next len bytes of the message in progress belong, or NULL if they do not lie in one piece of granted memory. */
+/* Where the next len bytes of the message in progress belong, or NULL if they do not lie in one piece of granted
+ * memory. */
 void *via_next_place(struct via_vi *vi, int kind, size_t len);
 /* Where len bytes at the beginning of the next send belong. */
 void *via_first_place(struct via_vi *vi, size_t len);

@@ -313,9 +313,9 @@ void via_owe_ack(struct via_vi *vi, int urgent)
     via_call_at(nic, due);
 }
 
-/* Sends the acknowledgements that no frame carried: those that have waited for ack_delay_us, and those that `which` adds
- * to them. In the middle of a message they are not urgent, because the sender requests one when its window fills. If
- * the last poll found frames, the program's reply may carry those owed since the clock was last read (`last`): they
+/* Sends the acknowledgements that no frame carried: those that have waited for ack_delay_us, and those that `which`
+ * adds to them. In the middle of a message they are not urgent, because the sender requests one when its window fills.
+ * If the last poll found frames, the program's reply may carry those owed since the clock was last read (`last`): they
  * have its time, so they may only appear to be overdue. A VI is also on the list if a frame carried what it owed. */
 void via_flush_acks(struct via_nic *nic, enum via_acks which, uint64_t last)
 {
