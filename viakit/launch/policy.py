@@ -7,11 +7,10 @@ from collections.abc import Mapping
 
 from viakit import _core
 from viakit.launch import mpi_library as mpi
-from viakit.launch import options
+from viakit.launch.options import CHANNELS
 
-__all__ = ["CHANNELS", "PROTOCOLS", "chosen", "complete", "of_channel", "split", "wish"]
+__all__ = ["PROTOCOLS", "chosen", "complete", "of_channel", "split", "wish"]
 
-CHANNELS = {channel: channel for channel in options.CHANNELS}  # by protocol, the channel whose policies it takes
 PROTOCOLS = (*CHANNELS, "mpi")
 
 
@@ -73,7 +72,7 @@ def of_channel(channel: str) -> list[str]:
     return [name for name in _core.policies() if _core.policy_channel(name) == channel]
 
 
-def split(name: str, channels: Mapping[str, str] = CHANNELS) -> tuple[str, str | None]:
+def split(name: str, others: Mapping[str, str] | None = None) -> tuple[str, str | None]:
     """Return the protocol of a name, and the policy that the name adds to it, or None.
 
     Parameters
@@ -82,22 +81,24 @@ def split(name: str, channels: Mapping[str, str] = CHANNELS) -> tuple[str, str |
         ``"tcp:mpich-p4"``, or with changes, ``"tcp:mpich-p4,eager_limit=64K"``. In sweeps: ``"msg-tcp:mpich-p4"``. A
         policy alone, ``"mpich-p4"``, determines its protocol. Other names, such as ``"mpi:mpich"``, are returned
         unchanged.
-    channels : mapping
-        Protocols that take policies, each with the channel that its policies are for.
+    others : mapping, optional
+        Protocols that take policies beside the channels, each with the channel that its policies are for.
 
     Raises
     ------
     ValueError
         If the policy is invalid or is for another protocol; the message lists those of the protocol.
     """
+    others = others or {}
     protocol, colon, policy = name.removeprefix("msg-").partition(":")
-    if protocol in channels and not colon:
+    takes_policies = protocol in CHANNELS or protocol in others
+    if takes_policies and not colon:
         return protocol, None
-    if protocol not in channels:
+    if not takes_policies:
         first = name.partition(",")[0]
         channel = _core.policy_channel(name) if first in _core.policies() else None
         return (name, None) if channel is None else (channel, name)
-    channel = channels[protocol]
+    channel = others.get(protocol, protocol)
     first = policy.partition(",")[0]
     if "=" not in first and first not in of_channel(channel):
         raise ValueError(

@@ -46,10 +46,10 @@ from viakit.measure.turns import shielded
 if TYPE_CHECKING:
     from viakit.machines import Machine
 
-__all__ = ["CHANNELS", "NETWORKS", "TURN", "Crew", "Times"]
+__all__ = ["NETWORKS", "OTHER_CHANNELS", "TURN", "Crew", "Times"]
 
 NETWORKS = {"via": "eth", "udp": "udp", "tcp": "ip"}  # the link between hosts, by protocol
-CHANNELS = {"via": "via", "udp": "via", "tcp": "tcp"}  # the channel of the message engine, by protocol
+OTHER_CHANNELS = {"udp": "via"}  # the channel of the message engine, for a protocol with another name
 TURN = "turn"  # one turn of the scheduler, as an operation with a single algorithm of the same name
 
 _CLEANUP_S = 1.0
@@ -133,7 +133,7 @@ class Crew(children.Team):
             raise ValueError(f"n_ranks is {n_ranks}; expected 1 or more")
         super().__init__()
         self.n_ranks, self.protocol = n_ranks, protocol
-        self._base, policy = split(protocol, CHANNELS)
+        self._base, policy = split(protocol, OTHER_CHANNELS)
         self._policy = policy or ("tcp" if self._base == "tcp" else "")
         self._testbed, self._library = testbed, mpi_library
         self._machine = machine

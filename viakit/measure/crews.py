@@ -20,7 +20,7 @@ from viakit.base.words import counted
 from viakit.launch import mpi_library as mpi
 from viakit.launch.policy import split
 from viakit.measure import stats
-from viakit.measure.crew import CHANNELS, Crew
+from viakit.measure.crew import OTHER_CHANNELS, Crew
 from viakit.measure.endpoints import LEVELS, MeasureError
 from viakit.measure.environment import of_machines
 from viakit.measure.look import Look
@@ -116,7 +116,7 @@ def check(ranks: Sequence[int], where: Placement, seconds: float) -> None:
                 "on a machine each rank has a host, and runs VIA in C; leave out hosts, protocol and level"
             )
         machines.load(where.machine)
-    protocols = [split(name, CHANNELS)[0] for name in where.protocols]
+    protocols = [split(name, OTHER_CHANNELS)[0] for name in where.protocols]
     for name, protocol in zip(where.protocols, protocols, strict=True):
         if protocol not in PROTOCOLS or where.protocols.count(name) > 1:
             raise ValueError(
