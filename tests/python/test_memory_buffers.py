@@ -145,8 +145,16 @@ def test_a_real_pair_reconnects_with_other_socket_buffers():
             assert pair.info["sockbuf"] == size
             assert pair.info["rcvbuf"] == 2 * size  # the kernel counts its bookkeeping, too
             assert pair.run(1000, count=5, validate=True).one_way_s.size == 5
-    with Pair("udp") as pair, pytest.raises(MeasureError, match="cannot be given other socket buffers"):
+    with Pair("via-shm") as pair, pytest.raises(MeasureError, match="has no socket buffers that can be set"):
         pair.reconnect(1 << 16)
+
+
+@pytest.mark.parametrize("protocol", ["unix", "udp", "msg-tcp"])
+def test_each_kind_of_pair_with_socket_buffers_reconnects(protocol):
+    with Pair(protocol) as pair:
+        pair.run(1000, count=5)
+        pair.reconnect(64 << 10)
+        assert pair.run(1000, count=5, validate=True).one_way_s.size == 5
 
 
 # ---------------------------------------------------------------- bursts of streams

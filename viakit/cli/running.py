@@ -181,12 +181,13 @@ def run(
     Exit status: that of the first rank that failed. The other ranks are terminated.
     """  # noqa: D301 - \b keeps click from wrapping the lines after it
     from viakit.launch.described import on_machine  # start-up time, as the next ones
-    from viakit.launch.options import Options  # start-up time
+    from viakit.launch.mpi_library import is_mpi  # start-up time
+    from viakit.launch.options import CHANNELS, Options  # start-up time
     from viakit.launch.runner import launch_of  # start-up time
 
     words = [*command[1:]] if command[0] == "--" else [*command]
     environment = _environment(env)
-    if not as_mpi4py and not str(options["protocol"] or os.environ.get("VIAKIT_PROTOCOL", "")).startswith("mpi"):
+    if not as_mpi4py and not is_mpi(options["protocol"] or os.environ.get("VIAKIT_PROTOCOL")):
         _refuse_mpi4py(words)
     if as_mpi4py:
         from viakit.shim import FOLDER  # start-up time
@@ -195,10 +196,10 @@ def run(
         environment["PYTHONPATH"] = FOLDER + (os.pathsep + later if later else "")
     n = ranks_for(ranks, options["hosts"])
     check_network(options["network"], options["hosts"])
-    channel = (options["protocol"] or "via").partition(":")[0]
-    if machine is not None and (options["hosts"] or channel not in ("via", "bip", "tcp")):
+    if machine is not None and (options["hosts"] or is_mpi(options["protocol"])):
         raise Failure(
-            "--machine: all ranks run on this host, by protocol via, bip or tcp; remove --hosts and --protocol", 2
+            f"--machine: all ranks run on this host, by protocol {', '.join(CHANNELS)}; remove --hosts and --protocol",
+            2,
         )
     with on_machine(machine) as variable:
         given = Options(n, environment=environment | variable, **options)

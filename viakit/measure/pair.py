@@ -238,15 +238,15 @@ class Pair(children.Team):
         self._connect()
 
     def reconnect(self, sockbuf: int | None) -> None:
-        """Replace the connection by one with socket buffers of *sockbuf* bytes; only for tcp and unix.
+        """Replace the connection by one with socket buffers of *sockbuf* bytes.
 
         Raises
         ------
         MeasureError
-            For other protocols, or if the connection cannot be made.
+            For protocols without socket buffers that can be set, or if the connection cannot be made.
         """
-        if self.protocol.name not in ("tcp", "unix"):
-            raise MeasureError(f"{self.protocol.name} cannot be given other socket buffers while it is open", "usage")
+        if not self.protocol.takes_sockbuf:
+            raise MeasureError(f"{self.protocol.name} has no socket buffers that can be set", "usage")
         self._sockbuf = sockbuf
         self._secret = _secret.new()
         self._connect()
