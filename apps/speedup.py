@@ -28,7 +28,7 @@ from viakit.apps import harness, jobs, reporting
 from viakit.apps.kernels import CHOICES, VARIABLE
 from viakit.launch import LaunchError
 from viakit.launch import mpi_library as mpi
-from viakit.launch.described import on_machine
+from viakit.launch.described import check_protocol, on_machine
 from viakit.measure.environment import of_machines
 from viakit.measure.result import Document
 from viakit.measure.turns import Turns
@@ -208,8 +208,11 @@ def possible_ranks(
     if hosts:
         raise ValueError("on a described machine all ranks run on this host; leave out hosts")
     for protocol in protocols:
-        if protocol == COPIES or jobs.with_policy(protocol, COPIES)[0] not in ("via", "bip"):
-            raise ValueError(f"protocol {protocol!r} on a described machine; expected via or bip, or a policy of them")
+        if protocol == COPIES or jobs.with_policy(protocol, COPIES)[0] not in ("via", "bip", "tcp"):
+            raise ValueError(
+                f"protocol {protocol!r} on a described machine; expected via, bip or tcp, or a policy of them"
+            )
+        check_protocol(machine, jobs.with_policy(protocol, COPIES)[0])
     if max(ranks) < 2:
         raise ValueError("ranks are 1; a job on a described machine has at least 2, expected numbers from 2 on")
     return [n for n in ranks if n > 1]

@@ -311,7 +311,7 @@ def test_an_application_on_a_described_machine():
     assert run.command().endswith(f"--machine {machine} --computing 20")
     assert "ep over via on pentium3-650-giganet" in run.title
     for wrong, words in (
-        ({}, "protocol 'tcp' on a described machine; expected via or bip"),
+        ({"protocols": "mpi"}, "protocol 'mpi' on a described machine; expected via, bip or tcp"),
         ({"protocols": "via", "ranks": [1]}, "at least 2, expected numbers from 2 on"),
         ({"protocols": "via", "hosts": 2}, "all ranks run on this host; leave out hosts"),
     ):

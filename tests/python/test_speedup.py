@@ -382,7 +382,8 @@ def test_speedups_on_a_described_machine(tmp_path):
     assert parallel["wall_s"] == pytest.approx(20 * max(rank["work_s"] for rank in parallel["ranks"]), rel=0.2)
     for extra, problem in (
         (["--computing", "20", "--hosts", "testbed:2"], "leave out hosts"),
-        (["--computing", "20", "--protocols", "tcp"], "expected via or bip"),
+        (["--computing", "20", "--protocols", "mpi"], "expected via, bip or tcp"),
+        (["--computing", "20", "--protocols", "tcp"], "no section [tcp]"),
         ([], "has no compute.factor"),
     ):
         done = invoke("speedup", "ep", "--quick", *words, *extra)

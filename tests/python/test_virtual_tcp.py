@@ -139,6 +139,7 @@ def test_a_stream_reaches_the_rate_of_the_ping_pong():
         ("tcp", {"sockbuf": "auto"}, "larger socket buffers are never slower"),
         ("tcp", {"machine": "barrier-cluster-1"}, r"no section \[tcp\], so it has no sockets"),
         ("via", {"sockbuf": 65536, "machine": "pentium4-1800-giganet"}, "no socket buffers to set"),
+        ("msg-via", {}, r"has no section \[via\] and no \[bip\], so it has no NICs"),
     ],
 )
 def test_what_cannot_run_is_refused(protocol, options, words):
@@ -179,6 +180,26 @@ def test_a_job_runs_on_the_machines_sockets(tmp_path):
     daemons = run("tcp:pvm")
     assert daemons.returncode == 0, daemons.stderr
     assert float(daemons.stdout.split()[1]) > took, "packets of 4 KiB, one by one"
+    nic = run("via")
+    assert nic.returncode == 2
+    assert f"machine {GA620} has no section [via] and no [bip], so it has no NICs; use tcp" in nic.stderr
     none = run("tcp", "barrier-cluster-1")
     assert none.returncode != 0
     assert "has no section [tcp]" in none.stderr
+
+
+def test_jobs_use_sockets_where_the_machine_has_no_nics(tmp_path):
+    """Without a protocol, `viakit run` and `viakit app` use tcp there. A program that opens a NIC gets an error."""
+    program = tmp_path / "program.py"
+    program.write_text("import os\nprint(os.environ['VIAKIT_PROTOCOL'])\n")
+    command = [*VIAKIT, "run", "-n", "2", "--machine", GA620, str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (0, "tcp\ntcp\n"), done.stderr
+    program.write_text("from viakit import via\nvia.Nic('sim:mine')\n")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert f"machine {GA620} has no section [via] and no [bip]" in done.stderr
+    command = [*VIAKIT, "app", "ep", "-n", "2", "--machine", GA620, "--class", "S", "--computing", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "2 ranks over tcp" in done.stdout

@@ -20,7 +20,7 @@ from viakit.cli.running import (
     testbed_options,
 )
 from viakit.launch import mpi_library as mpi
-from viakit.launch.described import on_machine
+from viakit.launch.described import check_protocol, on_machine, protocol_on
 from viakit.measure import plot, result
 
 __all__ = ["app", "speedup"]
@@ -46,7 +46,7 @@ computing_option = click.option(
     "--protocol",
     metavar="P",
     help="via, bip, tcp, mpi, mpi:openmpi or mpi:mpich; also with a policy of the message engine: tcp:mpich-p4.  "
-    "[default: VIAKIT_PROTOCOL, else via; one rank: none]",
+    "[default: VIAKIT_PROTOCOL, else via, or tcp on a machine with sockets only; one rank: none]",
 )
 @machine_option
 @computing_option
@@ -98,7 +98,7 @@ def app(
     module = harness.module_of(name)
     alone = ranks in (None, 1) and not hosts
     if protocol is None and not wants_help:
-        protocol = os.environ.get("VIAKIT_PROTOCOL") or (None if alone else "via")
+        protocol = os.environ.get("VIAKIT_PROTOCOL") or (None if alone else protocol_on(machine))
     check_network(network, hosts)
     policy = None
     if protocol is not None:
@@ -108,11 +108,14 @@ def app(
     words = [*arguments, *jobs.protocol_words(protocol)]
     if wants_help or (alone and not mpi.is_mpi(protocol) and timeout is None):
         ctx.exit(harness.main(harness.find(name), [*words, *["--help"] * wants_help], f"viakit app {name}"))
-    if machine is not None and (hosts or protocol not in ("via", "bip")):
+    if machine is not None and (hosts or protocol not in ("via", "bip", "tcp")):
         raise Failure(
-            "--machine: at least two ranks (-n) on this host, by protocol via or bip; remove --hosts and --protocol",
+            "--machine: at least two ranks (-n) on this host, by protocol via, bip or tcp; remove --hosts and "
+            "--protocol",
             2,
         )
+    if machine is not None and protocol is not None:
+        check_protocol(machine, protocol)
     with on_machine(machine, computing) as variables:
         status = jobs.run_ranks(
             ["-m", module, *words], ranks_for(ranks, hosts), protocol,

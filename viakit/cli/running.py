@@ -180,7 +180,7 @@ def run(
 
     Exit status: that of the first rank that failed. The other ranks are terminated.
     """  # noqa: D301 - \b keeps click from wrapping the lines after it
-    from viakit.launch.described import on_machine  # start-up time, as the next ones
+    from viakit.launch.described import check_protocol, on_machine, protocol_on  # start-up time, as the next ones
     from viakit.launch.mpi_library import is_mpi  # start-up time
     from viakit.launch.options import CHANNELS, Options  # start-up time
     from viakit.launch.runner import launch_of  # start-up time
@@ -201,6 +201,9 @@ def run(
             f"--machine: all ranks run on this host, by protocol {', '.join(CHANNELS)}; remove --hosts and --protocol",
             2,
         )
+    if machine is not None:
+        options["protocol"] = options["protocol"] or protocol_on(machine)
+        check_protocol(machine, options["protocol"])
     with on_machine(machine) as variable:
         given = Options(n, environment=environment | variable, **options)
         status = launch_of(words, given).run()

@@ -3,12 +3,35 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import tempfile
 from collections.abc import Iterator
 
 from viakit import machines
 
-__all__ = ["on_machine"]
+__all__ = ["check_protocol", "on_machine", "protocol_on"]
+
+
+def protocol_on(name: str | None) -> str:
+    """Return the protocol of jobs on a machine (None: this one), if the user names none.
+
+    It is that of ``VIAKIT_PROTOCOL``, else "via", or "tcp" on a described machine whose cards have sockets only.
+    """
+    return os.environ.get("VIAKIT_PROTOCOL") or ("via" if name is None else machines.load(name).protocol())
+
+
+def check_protocol(name: str, protocol: str) -> None:
+    """Raise :class:`viakit.machines.MachineError` if jobs on a machine cannot use a protocol, such as "tcp:pvm"."""
+    machine = machines.load(name)
+    if protocol.partition(":")[0] == "tcp":
+        if not machine.has("tcp"):
+            raise machines.MachineError(
+                f"{protocol}: machine {machine.name} has no section [tcp], so it has no sockets"
+            )
+    elif machine.protocol() == "tcp":
+        raise machines.MachineError(
+            f"{protocol}: machine {machine.name} has no section [via] and no [bip], so it has no NICs; use tcp"
+        )
 
 
 @contextlib.contextmanager

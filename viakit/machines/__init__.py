@@ -65,6 +65,10 @@ class Machine:
         """Return True if the machine has the section, such as "via" or "tcp"."""
         return any(key.startswith(section + ".") for key in self.numbers)
 
+    def protocol(self) -> str:
+        """Return the protocol that jobs use by default: "via", or "tcp" on a machine whose cards have sockets only."""
+        return "via" if self.has("via") or self.has("bip") else "tcp"
+
     def __getitem__(self, key: str) -> float:
         """Return a number.
 
@@ -96,8 +100,12 @@ class Machine:
         return Machine(self.name, self.title, self.paper, {**self.numbers, **changed}, self.words, self.sources)
 
     def text(self) -> str:
-        """Return one line for each number and word, sorted: the form in which C reads a machine."""
-        return "".join(f"{key} {value}\n" for key, value in sorted({**self.numbers, **self.words}.items()))
+        """Return one line for each number and word, sorted: the form in which C reads a machine.
+
+        Its name is one of the words.
+        """
+        name = {"machine.name": " ".join(self.name.split())}  # the file may have any name, and a line ends at its end
+        return "".join(f"{key} {value}\n" for key, value in sorted({**self.numbers, **self.words, **name}.items()))
 
 
 def names() -> list[str]:

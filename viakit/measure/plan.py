@@ -353,19 +353,21 @@ def _on_machine(name: str, config: Config) -> list[Series]:
     """Return the series of a protocol on a described machine: one for each size of socket buffers."""
     protocol = _protocol(name, config)
     ladder.check_limits(config.sizes, name, protocol.min_bytes, protocol.max_bytes)
-    _check_sockets(protocol, config)
+    _check_section(protocol, config)
     buffers = several(config.sockbuf) if protocol.takes_sockbuf else [None]
     return [Series(protocol.name, protocol, "c", "machine", sockbuf=buffer) for buffer in buffers]
 
 
-def _check_sockets(protocol: endpoints.Protocol, config: Config) -> None:
-    """Raise :class:`UsageError` for a protocol over sockets that the described machine does not have."""
-    if not protocol.takes_sockbuf:
-        return
+def _check_section(protocol: endpoints.Protocol, config: Config) -> None:
+    """Raise :class:`UsageError` for a protocol over sockets or NICs that the described machine does not have."""
     from viakit import machines  # start-up time
 
     machine = machines.load(str(config.machine))
-    if not machine.has("tcp"):
+    if not protocol.takes_sockbuf and machine.protocol() == "tcp":
+        raise UsageError(
+            f"{protocol.name}: machine {machine.name} has no section [via] and no [bip], so it has no NICs; use tcp"
+        )
+    if protocol.takes_sockbuf and not machine.has("tcp"):
         raise UsageError(f"{protocol.name}: machine {machine.name} has no section [tcp], so it has no sockets")
 
 

@@ -152,8 +152,17 @@ static int sim_open(struct link_client *client, const char *device, const viakit
     int error = sim_world_open(name, &link->view);
     char prefix[64];
     uint16_t number = 0;
-    if (error == 0) {
+    const struct sim_machine *machine = error == 0 ? &link->view->world->machine : NULL;
+    if (error == 0)
         link->view->n_links++;
+    if (error == 0 && link->view->world->has_machine && !machine->has_via && !machine->has_bip) {
+        vk_explain(
+            "machine %s has no section [via] and no [bip], so its cards are no NICs for VIA: use its sockets, by "
+            "protocol tcp",
+            machine->name);
+        error = -ENODEV;
+    }
+    if (error == 0) {
         prefix_of(link->view, prefix);
         link->socket = vk_file_own(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
         link->epoll = vk_file_own(epoll_create1(EPOLL_CLOEXEC));
