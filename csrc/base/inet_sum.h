@@ -5,9 +5,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Adds 16-bit words in network order to `sum`, which may be the result for a preceding piece of even length, and folds
- * the carries into the result. The checksum of a header is its complement. A last odd byte counts as the upper half of
- * a word. 32 bits hold the sum of 64 KB, so the carries are folded once, at the end. */
+/* Adds 16-bit words in network order to `sum`, and folds the carries into the result. `sum` may be the result for a
+ * preceding piece of even length. The checksum of a header is its complement. A last odd byte counts as the upper half
+ * of a word. 32 bits hold the sum of 64 KB, so the carries are folded once, at the end. */
 static inline uint16_t vk_inet_sum(const void *data, size_t len, uint32_t sum)
 {
     const uint8_t *p = data;

@@ -1,7 +1,7 @@
 /*
- * membarrier(2): a full memory barrier that the kernel runs on all threads at the request of the rare side of an
- * exchange, so that the frequent side needs none. via/objects/own.h uses it among the threads of a process, link/shm.c
- * among processes.
+ * membarrier(2): a full memory barrier that the kernel runs on all threads. The rare side of an exchange requests it,
+ * so that the frequent side needs none. via/objects/own.h uses it among the threads of a process, link/shm.c among
+ * processes.
  */
 #ifndef VIAKIT_MEMBARRIER_H
 #define VIAKIT_MEMBARRIER_H

@@ -10,9 +10,9 @@
  * rank has polled (6.4).
  *
  * The value written is a stamp: the count of barriers of this kind, and the number of the present collective. A stamp
- * with the awaited count and another number comes from a rank that was in a collective other than a barrier since the
- * last one: a mismatch. The number in a stamp with a larger count need not be compared. Its writer has passed the
- * present barrier, and all ranks that have passed it have compared their numbers along the chain of signals.
+ * with the awaited count and another number is a mismatch: since the last barrier its writer was in another collective.
+ * The number in a stamp with a larger count need not be compared. Its writer has passed the present barrier, and all
+ * ranks that have passed it have compared their numbers along the chain of signals.
  *
  * Invariant of a cell: it has one writer, which writes a larger stamp each time, at most once per barrier, and only
  * after it has entered that barrier. Therefore a cell needs no clearing. Its initial value, -1, is less than any number
@@ -430,11 +430,11 @@ static int flags_packed(const struct circle *circle)
     return all_flags(c, coll_packed(c->shared, c->n), 1, (uint64_t)coll_stamp(c, (int64_t)++c->n_packed));
 }
 
-/* Section 3, the first: all ranks increment one location. With more ranks than cores this is the fastest, since the
- * last rank releases all at once, and each rank must run only once per barrier. The add is an acquire and a release:
- * the last rank has seen the writes of all others, and its release of `generation` makes them visible to the others.
- * The added value is 1 and, above it, a hash of the collective's number. The last rank finds n times its own value,
- * unless ranks are in different collectives. */
+/* Section 3, the first: all ranks increment one location. With more ranks than cores this is the fastest: the last rank
+ * releases all at once, and each rank must run only once. The add is an acquire and a release, so the last rank has
+ * seen the writes of all others. Its release of `generation` makes them visible to these. The added value is 1 and,
+ * above it, a hash of the collective's number. The last rank finds n times its own value, unless ranks are in different
+ * collectives. */
 static int counter(const struct circle *circle)
 {
     coll *c = circle->c;

@@ -45,8 +45,8 @@ extern "C" {
 
 typedef struct coll coll;
 
-/* The means of an algorithm, and so its requirements: messages (none), RDMA write, memory that all ranks of the group
- * share (they are on one host), or such memory within each host and RDMA write among hosts. */
+/* The means of an algorithm, and so its requirements: messages (none), RDMA write, or memory that all ranks of the
+ * group share (they are on one host). The fourth is such memory within each host, and RDMA write among hosts. */
 enum { COLL_BY_MESSAGE, COLL_BY_RDMA, COLL_BY_MEMORY, COLL_BY_BOTH };
 
 /* Name, short name for options and results, means, function in barrier.c, description. Section numbers are those of
@@ -186,10 +186,9 @@ const struct coll_word *coll_cause(const coll *group);
 int coll_find_completed(const coll *group, uint64_t number);
 /* The collective in which the group was broken. */
 uint64_t coll_error_at(const coll *group);
-/* True if the group was broken by MSG_ERR_LEFT or MSG_ERR_COLLECTIVE in an earlier collective than this one. If in this
- * collective all ranks wait for all others (barrier, allreduce, allgather, alltoall), no rank has finished it, and it
- * can be repeated by other means. In other collectives a rank that only gave data may have finished
- * (coll_find_completed). */
+/* True if the group was broken by MSG_ERR_LEFT or MSG_ERR_COLLECTIVE in an earlier collective than this one. In a
+ * barrier, allreduce, allgather or alltoall all ranks wait for all others. So no rank has finished it, and it can be
+ * repeated by other means. In other collectives a rank that only gave data may have finished (coll_find_completed). */
 int coll_may_retry(const coll *group);
 /* The code that every call returns: MSG_SUCCESS while the group is whole. */
 int coll_error(const coll *group);
@@ -285,9 +284,9 @@ int coll_algorithm_default(const coll *group, int operation, size_t len);
 /* The length in bytes from which n ranks, each with a core of its own, use the algorithm for long data. */
 size_t coll_long_from(int operation, int n);
 
-/* Plans: the steps of one rank in an algorithm, for callers that run it by means of their own, such as non-blocking
- * messages or operators that C does not have. Positions count units from 0: the operand and result (alltoall: the
- * outgoing parts, then the incoming ones), then scratch. The unit is that of `len`.
+/* Plans: the steps of one rank in an algorithm. Callers run them by means of their own, such as non-blocking messages,
+ * or operators that C does not have. Positions count units from 0: the operand and result (alltoall: the outgoing
+ * parts, then the incoming ones), then scratch. The unit is that of `len`.
  *
  *   EXCHANGE   send out_len units from `out` to rank `to`, and receive in_len units at `in` from rank `from` (either
  *              may be MSG_PROC_NULL)

@@ -148,8 +148,8 @@ static int is_long(const coll *c, int operation, int n, size_t len)
  * turn of the scheduler where a rank shares its core with other work. */
 #define FLAT_MOST ((size_t)4 << 20)
 
-/* Two ranks with a core each reduce longer data than this faster by RDMA, which copies each half once for the other
- * rank, and once more for the result. The areas need two copies each time. */
+/* Two ranks with a core each reduce longer data than this faster by RDMA. It copies each half once for the other rank,
+ * and once more for the result. The areas need two copies each time. */
 #define FLAT_MOST_OF_TWO ((size_t)512 << 10)
 
 /* All inputs are equal on all ranks. The first of these that the group is able to use:

@@ -214,7 +214,7 @@ int coll_reduce_ring(const struct coll_ring *r, const struct coll_call *call)
 
 /* Recursive doubling among a power of two of members, `place` 0 to power - 1. The rest, n - power members, first give
  * their operands to a neighbour and get the result at the end. They are the even ones of the first 2 * rest members,
- * and their neighbours act for both, so places are in the order of members. After each step both partners hold the same
+ * and their neighbours act for both. So places are in the order of members. After each step both partners hold the same
  * bits, the lower place's operand on the left. With 6 members:
  *
  *      member     0 -> 1   2 -> 3   4   5       first: the even ones give
@@ -309,7 +309,7 @@ int coll_alltoall_pairwise(const struct coll_ring *r, const struct coll_call *ca
 }
 
 /* A part for the member d further on moves 2^k in round k if bit k of d is set. Each part thus moves as often as d has
- * bits, at most log2 n times; half of all parts move in a round, as one message. have[d] always holds the part that has
+ * bits, at most log2 n times. Half of all parts move in a round, as one message. have[d] always holds the part that has
  * to go d in total, less the distance it has gone already. In the end it is the part from the member d before. */
 int coll_alltoall_bruck(const struct coll_ring *r, const struct coll_call *call)
 {

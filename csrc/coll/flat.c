@@ -17,9 +17,9 @@
  * Even and odd steps have different areas, so that a rank can fill one while others still read the other: long data
  * flows.
  *
- * Invariant: an area's data and `what` are written by its rank only, and only when all ranks of the node are done with
- * the step that it was last used for. Steps are numbered from 1 on over the group's life, alike on every rank. A rank
- * that gives nothing in a step still counts it and reports that it is done.
+ * Invariant: an area's data and `what` are written by its rank only. Before, all ranks of the node are done with the
+ * step that it was last used for. Steps are numbered from 1 on over the group's life, alike on every rank. A rank that
+ * gives nothing in a step still counts it and reports that it is done.
  *
  * Where all ranks take from all others, no rank polls `done`. Each rank gives in step s only after it was done with s -
  * 1. Data given in the previous step therefore proves that its rank is done with the step before that.

@@ -30,10 +30,10 @@ const coll *coll_measure_group(const coll_measure *m);
 /* The route to rank 0, or for rank 0 to the last rank. */
 const char *coll_measure_route(const coll_measure *m);
 
-/* The plan of a run. With skew_ns 0, n collectives follow one another without a pause, and enter[0] and leave[0] are
- * the times before the first and after the last. Otherwise each rank waits for a random time of 0 to skew_ns, drawn
- * from seed, before each collective, and enter[i] and leave[i] are the times around call i. Times are CLOCK_MONOTONIC
- * in nanoseconds: ranks on one machine share that clock, whatever their network. */
+/* The plan of a run. With skew_ns 0, n collectives follow one another without a pause. enter[0] and leave[0] are then
+ * the times before the first and after the last. Otherwise each rank waits before each collective, for a random time of
+ * 0 to skew_ns, drawn from seed. enter[i] and leave[i] are then the times around call i. Times are CLOCK_MONOTONIC in
+ * nanoseconds: ranks on one machine share that clock, whatever their network. */
 typedef struct {
     uint64_t n, warmup, skew_ns, seed;
     int crowded;             /* more ranks than cores: a rank that delays itself yields meanwhile */

@@ -1,6 +1,6 @@
 /*
- * Waiting, and the events that end a wait: the awaited data, a rank that died or left, a rank that gave up, an
- * interrupt, or a note that shows that ranks are in different collectives.
+ * Waiting, and the events that end a wait: the awaited data, a rank that died, left or gave up, an interrupt, or a note
+ * of a rank in another collective.
  *
  *     a wait     spin (200 polls)  ->  yield, after yield_ns  ->  sleep, after spin_ns (base/wait.h)
  *                every CHECK_NS it calls check_group, which detects the other events:
@@ -153,9 +153,9 @@ static int others_want(const coll *c)
     return c->meanwhile && vk_load_relaxed(c->wanted);
 }
 
-/* A rank that waits for any rank of the group notifies those that it is connected to, and those at a distance of a
- * power of two. Ranks in different collectives stand somewhere side by side on the circle, so one of these two gets a
- * note that differs. */
+/* A rank that waits for any other one notifies those that it is connected to, and those at a distance of a power of
+ * two. Ranks in different collectives stand somewhere side by side on the circle. So one of these two gets a note that
+ * differs. */
 static int is_near(const coll *c, int rank)
 {
     int up = (rank - c->rank + c->n) % c->n, down = c->n - up;
@@ -370,9 +370,9 @@ static void nap(const coll *c, const struct coll_wait *p, uint64_t ns)
 }
 
 /* With more ranks than cores the awaited rank may need this very core: yield at once. A rank that sleeps on a word
- * waits for all ranks of the node, and a rank that yields its core to a computing process delays all of them.
- * Therefore they share costly_until: if one rank finds that yielding is expensive, all stop yielding, and they try
- * again at the same time. */
+ * waits for all ranks of the node. One that yields its core to a computing process delays them all. Therefore they
+ * share costly_until. If one rank finds that yielding is expensive, all stop yielding, and try again at the same
+ * time. */
 static void begin_wait(const coll *c, struct coll_wait *p)
 {
     p->ladder = (struct vk_wait){.deadline = VK_NEVER,

@@ -169,7 +169,7 @@ static int count(const int32_t *keys, size_t n, int32_t base, size_t m, int32_t 
 
 /*
  * Keys are grouped by bucket, although only owners are needed. With few destinations, one key would often go to the
- * same place as the previous one, and its store would have to wait for the previous store.
+ * same place as the previous one. Its store would then have to wait for the previous store.
  */
 static int partition(const int32_t *keys, size_t n, int shift, size_t n_buckets, int32_t *out, int32_t *starts)
 {

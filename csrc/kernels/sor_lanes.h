@@ -5,8 +5,8 @@
 #include "lanes.h"
 
 struct sor_lanes {
-    /* out[k] = (((up[k] + down[k]) + side[k]) + side[k + 1]) / 4 for k in [0, n), in this order, so that the bits are
-     * equal at all levels. */
+    /* out[k] = (((up[k] + down[k]) + side[k]) + side[k + 1]) / 4 for k in [0, n). The order makes the bits equal at all
+     * levels. */
     void (*row)(float *out, const float *up, const float *down, const float *side, size_t n);
 };
 

@@ -26,8 +26,8 @@ size_t kernels_water_partners(size_t i, size_t n)
     return n == 0 ? 0 : half - !is_own;
 }
 
-/* Taylor's series, by Pascal's triangle, in place. Rows of `state` hold x and its derivatives times h^k / k!, so each
- * becomes the sum, weighted by binomial coefficients, of itself and those behind it. In ascending order of k the rows
+/* Taylor's series, by Pascal's triangle, in place. Rows of `state` hold x and its derivatives times h^k / k!. So each
+ * becomes the sum of itself and those behind it, weighted by binomial coefficients. In ascending order of k the rows
  * behind are still the old ones. The last row has none behind it, and stays. */
 void kernels_water_predict(double *state, size_t n)
 {

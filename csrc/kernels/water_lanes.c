@@ -11,7 +11,7 @@
  *
  * Whenever a list has LANES_F64 entries they are computed, as "the others", a lane each. Inside, no distance is
  * compared with the cutoff. The nearest image of the others' M has the nearest images of all their sites, so they are
- * moved there once. Near and far, at the edge, each difference uses its own nearest image, each distance is compared
+ * moved there once. Near and far, at the edge, each difference uses its own nearest image. Each distance is compared
  * with the cutoff, and masks select the lanes that count. The two lists only make it likely that all lanes of a vector
  * have repulsion, or none. The remainder of a molecule waits for the remainders of the next ones; then each lane has a
  * "one" of its own.

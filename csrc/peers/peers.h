@@ -175,15 +175,15 @@ static inline bool peers_are_neighbours(int a, int b, int n_ranks)
     return (up & (up - 1)) == 0 || (down & (down - 1)) == 0;
 }
 
-/* meet.c. peers_admit: from now on requests of other ranks are noted. Called once the ports are open.
- * peers_meet begins to connect to a rank: it makes the VI and requests the connection. Returns 0 or the user's
- * error code. No effect unless the pair is APART.
- * peers_meetings makes progress: it meets the ranks that have requested this one, and calls over(owner, rank, code) for
- * each pair that is connected (0), or cannot be (the user's code). Returns the number of calls.
- * peers_part gives up a pair that is MEETING: it will not be connected. */
+/* meet.c. From now on requests of other ranks are noted. Called once the ports are open. */
 int peers_admit(struct peers *p);
+/* Begins to connect to a rank: makes the VI and requests the connection. Returns 0 or the user's error code. No effect
+ * unless the pair is APART. */
 int peers_meet(struct peers *p, int rank);
+/* Makes progress: meets the ranks that have requested this one. Calls over(owner, rank, code) for each pair that is
+ * connected (0), or cannot be (the user's code). Returns the number of calls. */
 int peers_meetings(struct peers *p, void (*over)(void *owner, int rank, int code));
+/* Gives up a pair that is MEETING: it will not be connected. */
 void peers_part(struct peers *p, int rank);
 /* connect.c: requests the connection of a pair that has a VI. */
 int peers_request(struct peers *p, int rank);

@@ -318,8 +318,8 @@ static void no_data(struct via_vi *vi, const struct wire_header *h)
         request_missing(vi, h->psn);
 }
 
-/* Handles a piece of data. It must belong to an outstanding request, to no later request than was made, begin at a
- * piece boundary and have the length of that piece. Copies are dropped. */
+/* Handles a piece of data. It must belong to an outstanding request, and to no later one than was made. It must begin
+ * at the boundary of a piece and have its length. Copies are dropped. */
 static void data_arrived(struct via_vi *vi, const struct wire_header *h, const uint8_t *payload)
 {
     struct via_reads *r = vi->reads;

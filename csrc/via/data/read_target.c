@@ -4,8 +4,8 @@
  *
  *    request --> granted? --> pieces --> link          full: vi->reads->answers, which the stall list continues
  *
- * An old request must not be served. After it, the requester may have reported to the target's program that its read is
- * complete, and that program may have deregistered or unmapped the memory. A link that loses frames also delays and
+ * An old request must not be served. Meanwhile the requester may have reported to the target's program that its read is
+ * complete. That program may then have deregistered or unmapped the memory. A link that loses frames also delays and
  * duplicates some, and a request that waits for the link grows old, too. Therefore a request carries the number of the
  * data frame that its sender would have sent next. If the target has received that frame before it serves the request,
  * it replies "request again". The requester does so only if pieces are still missing.
@@ -115,9 +115,9 @@ static int send_pieces(struct via_vi *vi, struct answer *a)
     return 1;
 }
 
-/* True if data frames that the requester sent after this request have arrived, or if a request was granted that it may
- * only make when this one is finished. On a lossless link every request is made once, and the requester waits for its
- * complete reply. */
+/* True if data frames that the requester sent after this request have arrived. Also true if a request was granted that
+ * it only makes when this one is finished. On a lossless link every request is made once, and the requester waits for
+ * its complete reply. */
 static int is_old(const struct via_vi *vi, const struct answer *a)
 {
     return !vi->lossless &&

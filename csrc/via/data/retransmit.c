@@ -13,8 +13,8 @@
  * many lists arrive. If no frame follows that could give evidence, the tail probe requests a report (reliable.c), and
  * after it all retransmitted frames count as lost.
  *
- * The effect of a loss on the window: single frames are lost by chance and reduce the window by as much as was lost, no
- * more. (On a path that loses one frame in a hundred, the window settles near a hundred sends.) A run of lost frames
+ * The effect of a loss on the window. Single frames are lost by chance, and reduce the window by as much as was lost,
+ * no more. (On a path that loses one frame in a hundred, the window settles near a hundred sends.) A run of lost frames
  * longer than a link send means that the receiver's ring has overflowed; it halves the window, once per round trip.
  *
  * The list may come from an attacker: its sum must lie within what is in flight, and its length bounds the work.
@@ -190,8 +190,8 @@ static uint32_t reach(const uint8_t *list, size_t len)
     return len % sizeof r || len > WIRE_MAX_RUNS * sizeof r ? 0 : sum;
 }
 
-/* Handles a NAK with a list, in this order: checks that the list is possible and new, marks the sends that have
- * arrived, then retransmits the gaps one by one, up to a window of link sends. */
+/* Handles a NAK with a list. First it checks that the list is possible and new, then it marks the sends that have
+ * arrived. Then it retransmits the gaps one by one, up to a window of link sends. */
 void via_retransmit_gaps(struct via_vi *vi, uint32_t ack, const uint8_t *list, size_t len)
 {
     uint32_t sum = reach(list, len), top = ack + sum, most = vi->window, sends = most, hint = vi->send.done;

@@ -1,10 +1,10 @@
 /*
  * Acknowledgement time-outs from the measured round trip, after RFC 6298 (SRTT and RTTVAR) and Karn's rule.
  *
- * One frame at a time is timed, from its sending until the peer reports its arrival, either by a cumulative
- * acknowledgement or as a frame kept behind a gap. A frame that is retransmitted is no longer timed: the reply could
- * belong to either copy. The back-off stays until the next sample, which is the other half of Karn's rule. Otherwise a
- * round trip longer than the time-out would never be measured, because every frame would be retransmitted.
+ * One frame at a time is timed, from its sending until the peer reports its arrival. The report is a cumulative
+ * acknowledgement, or lists the frame as kept behind a gap. A frame that is retransmitted is no longer timed: the reply
+ * could belong to either copy. The back-off stays until the next sample, which is the other half of Karn's rule.
+ * Otherwise a round trip longer than the time-out would never be measured, because every frame would be retransmitted.
  *
  * The samples include the delays of this kind of network and their variation: the peer's thread may be asleep or wait
  * for a processor, and an acknowledgement waits for a frame to carry it.

@@ -325,8 +325,8 @@ static int checksum_right(const struct wire_header *h, const uint8_t *payload, s
  * changed, if the frame is anything else.
  *
  * The sending station is not checked: an attacker would have to guess port, VI, key and the exact sequence number. The
- * two words are computed once, when the NIC opens (whole_message) and when a connection is made (rx_source, which is
- * VIA_NO_SOURCE unless the VI is CONNECTED without a gap). A tap and a partition (discards_arrivals) close this path,
+ * two words are computed once: whole_message when the NIC opens, rx_source when a connection is made. rx_source is
+ * VIA_NO_SOURCE unless the VI is CONNECTED without a gap. A tap and a partition (discards_arrivals) close this path,
  * because they must see every frame. */
 static inline int whole_message(struct via_nic *nic, const uint8_t *frame, size_t len)
 {
