@@ -130,13 +130,15 @@ void via_defer(struct via_nic *nic, struct link_peer *peer, const struct link_fr
     via_timer(nic, nic->now); /* wake a sleeping thread: there is work */
 }
 
-/* Returns the result of the link's send. Not via_link_send, which would send the deferred frames first. */
-static int send_flat(struct via_nic *nic, const struct link_flat *flat)
+/* Returns 1 if the frame has to wait on: the link has accepted none. Not via_link_send, which would send the deferred
+ * frames first. */
+static int finds_no_room(struct via_nic *nic, const struct link_flat *flat)
 {
     struct link_frame f;
     struct iovec iov;
     link_unflatten(flat, &f, &iov);
-    return nic->ops->send(nic->link, flat->peer, &f, 1);
+    int sent = nic->ops->send(nic->link, flat->peer, &f, 1);
+    return sent == 0 || sent == -EAGAIN;
 }
 
 /* Sends the deferred frames that the link accepts. The frames for each peer keep their order; the list is short, and is
@@ -147,7 +149,7 @@ void via_send_deferred(struct via_nic *nic)
         struct link_flat *flat = *p;
         /* In order for each peer; a peer whose queue is full does not delay the others. A frame whose route has failed
          * for good is dropped here, and counts as sent. */
-        if (is_deferred(nic->deferred, flat, flat->peer) || send_flat(nic, flat) == -EAGAIN) {
+        if (is_deferred(nic->deferred, flat, flat->peer) || finds_no_room(nic, flat)) {
             p = &flat->next;
             continue;
         }
