@@ -8,8 +8,12 @@
  * either the biased thread sees revoked, or the revoker sees `inside` and waits until the biased thread has left. The
  * rare side thus pays for the common one.
  *
- * When a second application thread enters, the bias is dropped for good and all threads use the word. There is no bias
- * from the start if the kernel has no membarrier, or under tools that cannot see it (ThreadSanitizer, helgrind, drd).
+ * When a second application thread enters, the bias is dropped and all threads use the word. The bias returns when the
+ * first thread has entered VIA_OWN_STREAK times with no other application thread in between. So a thread that helps for
+ * a moment, such as the one that serves a NIC while its program waits for a job to start, costs little. No other thread
+ * ever gets the bias: `inside` has one writer, so a thread that is late in clearing it cannot do so for another thread.
+ * There is no bias at all if the kernel has no membarrier, or under tools that cannot see it (ThreadSanitizer, helgrind,
+ * drd).
  */
 #ifndef VIAKIT_OWN_H
 #define VIAKIT_OWN_H
@@ -18,12 +22,17 @@
 
 #include "base/atomic.h"
 
+/* Entries by the word cost about as much as the barrier that drops the bias: some microseconds. */
+#define VIA_OWN_STREAK 4096
+
 struct via_own {
     uint32_t bias;    /* the thread that enters without an atomic operation; 0: none */
     uint32_t inside;  /* the biased thread is inside */
     uint32_t revoked; /* another thread is inside or wants to enter */
     uint32_t owner;   /* the thread that holds the word; 0: none */
-    int no_bias;
+    int no_bias;      /* for good */
+    uint32_t first;   /* the only thread that may have the bias; 0: none yet. Written by the holder of the word */
+    uint32_t streak;  /* entries of `first` that are still missing until it gets the bias. Used by the word's holder */
     uint32_t waiting; /* threads that wait for the word ... */
     uint32_t turns;   /* ... and the number of times that one of them got it */
     uint64_t waits;   /* number of times that a thread had to wait */

@@ -106,6 +106,19 @@ void via_own_hand_over(struct via_own *own, int is_nic_thread)
     via_own_enter_slow(own, is_nic_thread);
 }
 
+/* An application thread holds the word, and no thread has the bias. */
+static void consider_bias(struct via_own *own, uint32_t self)
+{
+    if (own->first == 0)
+        own->first = self;
+    if (own->first != self)
+        own->streak = VIA_OWN_STREAK;
+    else if (own->streak)
+        own->streak--;
+    else
+        vk_store_release(&own->bias, self); /* from the next call on; this one still holds the word */
+}
+
 void via_own_enter_slow(struct via_own *own, int is_nic_thread)
 {
     uint32_t self = via_thread_id_make();
@@ -117,13 +130,12 @@ void via_own_enter_slow(struct via_own *own, int is_nic_thread)
         vk_membarrier_private();
         for (unsigned spin = 0; vk_load_acquire(&own->inside); spin++)
             spin < 200 ? vk_pause() : (void)sched_yield();
-        if (!is_nic_thread) { /* two application threads: remove the bias for good */
+        if (!is_nic_thread) { /* two application threads: all use the word for now */
             vk_store_release(&own->bias, 0);
-            own->no_bias = 1;
+            own->streak = VIA_OWN_STREAK;
         }
-    } else if (own->bias == 0 && !own->no_bias && !is_nic_thread) {
-        vk_store_release(&own->bias, self); /* from the next call on; this one still holds the word */
-    }
+    } else if (own->bias == 0 && !own->no_bias && !is_nic_thread)
+        consider_bias(own, self);
     show_order();
 }
 
@@ -165,6 +177,7 @@ void via_own_init(struct via_own *own)
     via_own_enter_slow(own, 1);
     vk_store_release(&own->bias, 0);
     own->no_bias = no_bias;
+    own->first = own->streak = 0;
     own->waits = 0;
     via_own_leave_slow(own);
 }
