@@ -33,6 +33,9 @@
 #include "base/membarrier.h"
 #include "link/frame_layout.h"
 
+/* From this length on the first line of a frame is stored last (store_body). Measured: 512 B gain 12 %, 256 B lose. */
+#define SHM_OTHERS_FIRST 384
+
 /* ---------------------------------------------------------------- sending */
 
 #if defined(__x86_64__) && !VK_TSAN
@@ -152,6 +155,43 @@ static inline void wake_receiver(struct link_peer *peer)
         shm_doorbell(peer);
 }
 
+/* Stores the payload of a frame without a block at `to`, behind the header. The receiver polls the first line of the
+ * frame. While a long payload is stored, it would take that line back once more. So the other lines are stored first.
+ * For a short payload the second copy takes longer than that. */
+static inline void store_body(uint8_t *to, const void *payload, size_t len)
+{
+    const size_t with_header = SHM_CELL - SHM_CONTROL - sizeof(struct wire_header);
+    if (vk_likely(len < SHM_OTHERS_FIRST)) {
+        vk_copy_short(to, payload, len);
+        return;
+    }
+    memcpy(to + with_header, (const uint8_t *)payload + with_header, len - with_header);
+    vk_compiler_barrier();
+    memcpy(to, payload, with_header);
+}
+
+/* Fetches a line for writing. Processors without the instruction skip it. */
+static inline void prefetch_to_write(const void *line)
+{
+#if defined(__x86_64__)
+    /* For these processors GCC's __builtin_prefetch always fetches to read. */
+    __asm__ volatile("prefetchw %0" : : "m"(*(const char *)line));
+#else
+    __builtin_prefetch(line, 1);
+#endif
+}
+
+/* Called after a frame of n cells has been sent, off the latency path: prefetches the lines of the next frame, which is
+ * probably as long. They are dirty in the receiver's cache, because the receiver zeroed them. The receiver polls the
+ * first line. So that line is fetched to be read, and the next send needs an invalidation instead of a transfer. The
+ * receiver reads no other line before the next frame, so these are fetched to be written. */
+static inline void prefetch_next(const struct link_peer *peer, uint32_t n)
+{
+    __builtin_prefetch(peer->tx->cells[peer->tx_at & SHM_MASK]);
+    for (uint32_t i = 1; i < n; i++)
+        prefetch_to_write(peer->tx->cells[(peer->tx_at + i) & SHM_MASK]);
+}
+
 /* The commonest message: header in registers, a few bytes of payload, one cache line. Like send_one, without its loops.
  * Returns 1 if accepted, 0 if there is no room. A dead peer accepts every frame: link_peer_lost reports its end. */
 static int shm_send_short(struct link *link, struct link_peer *peer, const uint64_t header[WIRE_WORDS],
@@ -164,14 +204,12 @@ static int shm_send_short(struct link *link, struct link_peer *peer, const uint6
     uint8_t *cell = reserve(peer, n);
     if (vk_unlikely(cell == NULL))
         return 0;
-    vk_copy_short(cell + SHM_CONTROL + header_len, payload, len);
+    store_body(cell + SHM_CONTROL + header_len, payload, len);
     vk_compiler_barrier();
     store_header(cell, (uint64_t)(header_len + len) << 2 | SHM_FRAME, header);
     peer->tx_at += n;
     wake_receiver(peer);
-    /* The next cell's line is dirty in the receiver's cache, because the receiver zeroed it. Prefetch it now, off the
-     * latency path. The next send then needs an invalidation instead of a transfer. */
-    __builtin_prefetch(peer->tx->cells[peer->tx_at & SHM_MASK], 1);
+    prefetch_next(peer, n);
     link_count_copied(link->client, len);
     return 1;
 }
