@@ -13,6 +13,39 @@ cdef extern from "Python.h":
     bint PyMemoryView_Check(object)
     Py_ssize_t PySequence_Fast_GET_SIZE(object)
     PyObject *PySequence_Fast_GET_ITEM(object, Py_ssize_t)
+    PyObject **PySequence_Fast_ITEMS(object)
+
+cdef extern from *:
+    """
+    /* Pins a memoryview of contiguous memory: as PyObject_GetBuffer, released by PyBuffer_Release. Returns 0, without
+     * an exception, if the buffer protocol must do it or refuse it. */
+    static inline int viakit_memoryview_view(PyObject *object, Py_buffer *view, int flags)
+    {
+        PyMemoryViewObject *m = (PyMemoryViewObject *)object;
+        if (Py_TYPE(object) != &PyMemoryView_Type || m->flags & _Py_MEMORYVIEW_RELEASED
+            || m->mbuf->flags & _Py_MANAGED_BUFFER_RELEASED
+            || !(m->flags & (_Py_MEMORYVIEW_C | _Py_MEMORYVIEW_FORTRAN))
+            || (flags & PyBUF_WRITABLE && m->view.readonly))
+            return 0;
+        *view = m->view;
+        view->obj = object;
+        Py_INCREF(object);
+        m->exports++;
+        return 1;
+    }
+
+    /* Reads an int of 0 or more. Returns 0, without an exception, for anything else. */
+    static inline int viakit_read_count(PyObject *object, Py_ssize_t *number)
+    {
+        int overflow;
+        if (!PyLong_CheckExact(object))
+            return 0;
+        *number = PyLong_AsLongAndOverflow(object, &overflow);
+        return !overflow && *number >= 0;
+    }
+    """
+    bint _is_memoryview "viakit_memoryview_view"(object, Py_buffer *, int) noexcept
+    bint _read_count "viakit_read_count"(object, Py_ssize_t *) noexcept
 
 
 cdef inline object _item(object sequence, Py_ssize_t i):
@@ -168,8 +201,35 @@ cdef bint _is_plain_list(object spec, Py_buffer *view, int flags, Py_ssize_t blo
     return 1
 
 
+cdef inline bint _is_usual_list(object spec, Py_buffer *view, int flags) except -1:
+    """Pin [buffer, datatype] or [buffer, count, datatype], as `_is_plain_list` does but for the usual classes only.
+
+    Returns 0 for any other list, and for one that has to be refused. Nothing is remembered about a list, because the
+    program may change it.
+    """
+    cdef Py_ssize_t n = PySequence_Fast_GET_SIZE(spec), each, total
+    cdef PyObject **items = PySequence_Fast_ITEMS(spec)
+    if n != 2 and n != 3 or type(<object>items[n - 1]) is not _datatypes:
+        return 0
+    each = (<MsgType>items[n - 1]).plain
+    if each <= 0 or not (_is_array(<object>items[0], view, flags) or _is_memoryview(<object>items[0], view, flags)):
+        return 0
+    if n == 3:
+        if _read_count(<object>items[1], &total):
+            total = viakit_place(total, each)
+            if 0 <= total <= view.len:
+                view.len = total
+                return 1
+    elif each == 1 or view.len % each == 0:
+        return 1
+    PyBuffer_Release(view)
+    return 0
+
+
 cdef inline bint _is_message(object buf, Py_buffer *view, int flags, Py_ssize_t blocks=1) except -1:
     """Pin `buf` if it is one contiguous buffer, alone or in a list. Returns 0 if the general path interprets it."""
     if PyList_CheckExact(buf) or PyTuple_CheckExact(buf):
+        if blocks == 1 and _is_usual_list(buf, view, flags):
+            return 1
         return _is_plain_list(buf, view, flags, blocks)
     return _is_plain(buf, view, flags)
