@@ -393,6 +393,7 @@ typedef struct {
     unsigned checksum;           /* the same */
     const char *faults;          /* in the syntax of viakit_parse_faults; NULL or "": none */
     const unsigned char *secret; /* 32 bytes that both sides share; NULL: any VI may connect */
+    bool rdma_write;             /* messages are RDMA writes with immediate data, not sends */
 } bench_via_options;
 
 bench_ep *bench_via_open(const bench_via_options *options, char *error);

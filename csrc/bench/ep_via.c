@@ -19,6 +19,10 @@
  * a slice. By default that call polls before it sleeps. The figure would then be comparable neither with polling nor
  * with a TCP that sleeps at once. Polling is therefore off, unless the options set its time.
  *
+ * Messages may be RDMA writes with immediate data (options->rdma_write). Message i goes to the peer's receive buffer i,
+ * whose place follows from the plan, and consumes an empty receive there. The immediate data is its length. Each side's
+ * first message of a run is a send with the place of its receive buffers.
+ *
  *      connecting:   accept side   VipConnectWait for a slice, VipConnectAccept, repeatedly
  *                    connect side  VipConnectRequest until the peer waits; `token` is the discriminator that both name
  */
@@ -36,10 +40,23 @@
 #include "vipl.h"
 
 #define DEPTH 128 /* descriptors of a direction; a power of two, above the largest window */
-#define DESCRIPTORS_LEN (2 * DEPTH * sizeof(VIP_DESCRIPTOR))
+#define DESCRIPTORS_LEN (2 * DEPTH * sizeof(VIP_DESCRIPTOR) + sizeof(struct keys))
 #define CONNECT_TIMEOUT_MS 500
 #define MAX_TOKEN 64
 #define SECRET_LEN 32
+
+/* Where a peer may write: the start of the receive buffers. */
+struct key {
+    uint64_t start;
+    VIP_MEM_HANDLE handle;
+    uint32_t unused;
+};
+
+/* The exchange of keys. It lies behind the descriptors, in the same registered block. */
+struct keys {
+    VIP_DESCRIPTOR receive; /* of the peer's */
+    struct key mine, peers;
+};
 
 typedef struct {
     bench_ep ep;
@@ -56,6 +73,9 @@ typedef struct {
     size_t memory_len;
     bench_memory kind; /* the source of `memory` */
     VIP_MEM_HANDLE memory_handle;
+
+    bool write, has_sent_key, has_key; /* messages are RDMA writes; this side's key is sent, the peer's is here */
+    struct keys *keys;
 
     size_t depth; /* most descriptors under way in one direction: window + 2 */
     uint64_t n_sent, n_reaped, n_expected, n_posted, n_taken;
@@ -124,7 +144,7 @@ static void give_back(via_ep *ep, void *memory, size_t len, bench_memory kind)
 /* Allocate memory, make its pages resident, and register it. Nothing is left after an error. */
 static int allocate(via_ep *ep, size_t len, bench_memory kind, void **memory, VIP_MEM_HANDLE *handle)
 {
-    VIP_MEM_ATTRIBUTES attributes = {.Ptag = ep->ptag};
+    VIP_MEM_ATTRIBUTES attributes = {.Ptag = ep->ptag, .EnableRdmaWrite = ep->write};
     void *made = NULL;
     if (kind == BENCH_MEMORY_VIAKIT) {
         VIP_RETURN code = viakit_alloc(ep->nic, len, &made);
@@ -167,7 +187,22 @@ static void build_descriptors(via_ep *ep, const bench_plan *plan)
         s->CS.SegCount = r->CS.SegCount = 1;
         s->DS[0].Local.Handle = r->DS[0].Local.Handle = ep->memory_handle;
         r->DS[0].Local.Length = r->CS.Length = (VIP_UINT32)room;
+        if (ep->write) /* it takes only immediate data */
+            r->CS.SegCount = r->DS[0].Local.Length = r->CS.Length = 0;
     }
+}
+
+/* Post the receive of the peer's key, in front of all others of the run. */
+static int post_key_receive(via_ep *ep)
+{
+    VIP_DESCRIPTOR *d = &ep->keys->receive;
+    memset(d, 0, sizeof *d);
+    d->CS.SegCount = 1;
+    d->CS.Length = d->DS[0].Local.Length = sizeof ep->keys->peers;
+    d->DS[0].Local.Data.Address = &ep->keys->peers;
+    d->DS[0].Local.Handle = ep->descriptors_handle;
+    VIP_RETURN code = VipPostRecv(ep->vi, d, ep->descriptors_handle);
+    return code == VIP_SUCCESS ? BENCH_DONE : call_failed(ep, "VipPostRecv", code);
 }
 
 /* Memory that is long enough is kept, with its registration: no run includes the cost of registering. All descriptors
@@ -200,7 +235,8 @@ static int via_prepare(bench_ep *base, const bench_plan *plan)
     bench_buffers_place(base, plan, ep->depth, ep->memory);
     build_descriptors(ep, plan);
     ep->n_sent = ep->n_reaped = ep->n_expected = ep->n_posted = ep->n_taken = 0;
-    return BENCH_DONE;
+    ep->has_sent_key = ep->has_key = !ep->write;
+    return ep->write ? post_key_receive(ep) : BENCH_DONE;
 }
 
 /* ---------------------------------------------------------------- the operations */
@@ -216,6 +252,53 @@ static inline int reap(via_ep *ep)
         return code == VIP_DESCRIPTOR_ERROR ? descriptor_failed(ep, "send", d) : call_failed(ep, "VipSendDone", code);
     ep->n_reaped++;
     return BENCH_DONE;
+}
+
+/* Take the oldest receive, if it is done: DONE, NOT_YET or an error. Sleeps for a slice at most, or not at all. */
+static inline int take_receive(via_ep *ep, bool dontwait, VIP_DESCRIPTOR **d)
+{
+    VIP_RETURN code = dontwait ? VipRecvDone(ep->vi, d) : VipRecvWait(ep->vi, BENCH_SLICE_MS, d);
+    if (code == VIP_NOT_DONE || code == VIP_TIMEOUT)
+        return BENCH_NOT_YET;
+    if (code != VIP_SUCCESS)
+        return code == VIP_DESCRIPTOR_ERROR ? descriptor_failed(ep, "receive", *d)
+                                            : call_failed(ep, "VipRecvDone", code);
+    return BENCH_DONE;
+}
+
+/* Send this side's key, and receive the peer's. The first is send 0, so message i is send i + 1. DONE when the peer's key
+ * is here, NOT_YET, or an error. Both sides have posted their receives before either calls this. */
+static int exchange_keys(via_ep *ep)
+{
+    VIP_DESCRIPTOR *d = &ep->sends[0];
+    if (!ep->has_sent_key) {
+        ep->keys->mine = (struct key){(uint64_t)(uintptr_t)ep->ep.receives, ep->memory_handle, 0};
+        VIP_DESCRIPTOR key = {.CS = {.SegCount = 1, .Length = sizeof ep->keys->mine}};
+        key.DS[0].Local.Data.Address = &ep->keys->mine;
+        key.DS[0].Local.Handle = ep->descriptors_handle;
+        key.DS[0].Local.Length = sizeof ep->keys->mine;
+        *d = key;
+        VIP_RETURN code = VipPostSend(ep->vi, d, ep->descriptors_handle);
+        if (code != VIP_SUCCESS)
+            return call_failed(ep, "VipPostSend", code);
+        ep->has_sent_key = true;
+        ep->n_sent++;
+    }
+    int rc = take_receive(ep, true, &d);
+    ep->has_key = rc == BENCH_DONE;
+    return rc;
+}
+
+/* Fill in a write to the peer's buffer of this message. */
+static void address_write(via_ep *ep, VIP_DESCRIPTOR *d, size_t len)
+{
+    size_t at = (size_t)(bench_receive_buffer(&ep->ep, ep->n_sent - 1) - ep->ep.receives);
+    d->CS.SegCount = 2;
+    d->CS.Control = VIP_CONTROL_OP_RDMAWRITE | VIP_CONTROL_IMMEDIATE;
+    d->CS.ImmediateData = (VIP_UINT32)len;
+    d->DS[0].Remote.Data.AddressBits = ep->keys->peers.start + at;
+    d->DS[0].Remote.Handle = ep->keys->peers.handle;
+    d->DS[1].Local.Handle = ep->memory_handle;
 }
 
 /* Post as many receives as the depth allows, and never more than messages will come. */
@@ -248,15 +331,17 @@ static int via_expect(bench_ep *base, size_t len, uint64_t n)
 static int via_send(bench_ep *base, size_t len)
 {
     via_ep *ep = (via_ep *)base;
-    /* All descriptors are under way: the oldest must complete first. */
-    if (ep->n_sent - ep->n_reaped == ep->depth) {
-        int rc = reap(ep);
-        if (rc != BENCH_DONE)
-            return rc;
-    }
+    int rc = ep->has_key ? BENCH_DONE : exchange_keys(ep);
+    if (rc == BENCH_DONE && ep->n_sent - ep->n_reaped == ep->depth)
+        rc = reap(ep); /* all descriptors are under way: the oldest must complete first */
+    if (rc != BENCH_DONE)
+        return rc;
     VIP_DESCRIPTOR *d = &ep->sends[ep->n_sent % DEPTH];
-    d->DS[0].Local.Data.Address = base->sbuf;
-    d->CS.Length = d->DS[0].Local.Length = (VIP_UINT32)len;
+    VIP_DATA_SEGMENT *local = &d->DS[ep->write].Local;
+    if (ep->write)
+        address_write(ep, d, len);
+    local->Data.Address = base->sbuf;
+    d->CS.Length = local->Length = (VIP_UINT32)len;
     d->CS.Status = 0;
     VIP_RETURN code = VipPostSend(ep->vi, d, ep->descriptors_handle);
     if (code != VIP_SUCCESS)
@@ -270,17 +355,15 @@ static int via_recv(bench_ep *base, size_t len)
 {
     via_ep *ep = (via_ep *)base;
     VIP_DESCRIPTOR *d = NULL;
-    VIP_RETURN code = base->dontwait ? VipRecvDone(ep->vi, &d) : VipRecvWait(ep->vi, BENCH_SLICE_MS, &d);
-    if (code == VIP_NOT_DONE || code == VIP_TIMEOUT)
-        return BENCH_NOT_YET;
-    if (code != VIP_SUCCESS)
-        return code == VIP_DESCRIPTOR_ERROR ? descriptor_failed(ep, "receive", d)
-                                            : call_failed(ep, "VipRecvDone", code);
+    int rc = ep->has_key ? BENCH_DONE : exchange_keys(ep);
+    if (rc == BENCH_DONE)
+        rc = take_receive(ep, base->dontwait, &d);
+    if (rc != BENCH_DONE)
+        return rc;
+    base->rmsg = ep->write ? bench_receive_buffer(base, ep->n_taken) : d->DS[0].Local.Data.Address;
     ep->n_taken++;
-    if (d->CS.Length != len)
-        return bench_wrong_length(base, d->CS.Length, len);
-    base->rmsg = d->DS[0].Local.Data.Address;
-    return BENCH_DONE;
+    size_t got = ep->write ? d->CS.ImmediateData : d->CS.Length;
+    return got == len ? BENCH_DONE : bench_wrong_length(base, got, len);
 }
 
 /* Repost receives; reap up to two sends, always leaving the latest. This keeps up with any number of messages and costs
@@ -300,11 +383,11 @@ static int via_tidy(bench_ep *base)
     return rc;
 }
 
-/* A reaped send no longer uses its buffer. */
+/* A reaped send no longer uses its buffer. The peer's key is taken also by a side that has sent and received nothing. */
 static int via_flush(bench_ep *base, size_t most)
 {
     via_ep *ep = (via_ep *)base;
-    int rc = BENCH_DONE;
+    int rc = ep->has_key ? BENCH_DONE : exchange_keys(ep);
     while (rc == BENCH_DONE && ep->n_sent - ep->n_reaped > most)
         rc = reap(ep);
     return rc;
@@ -383,7 +466,9 @@ static int open_all(via_ep *ep, const bench_via_options *options)
         return call_failed(ep, "VipNSInit", code);
     if ((code = VipCreatePtag(ep->nic, &ep->ptag)) != VIP_SUCCESS)
         return call_failed(ep, "VipCreatePtag", code);
+    ep->write = options->rdma_write;
     VIP_VI_ATTRIBUTES attributes = {
+        .EnableRdmaWrite = options->rdma_write,
         .ReliabilityLevel =
             (VIP_RELIABILITY_LEVEL)(options->reliability ? options->reliability : VIP_SERVICE_RELIABLE_DELIVERY),
         .MaxTransferSize = ep->attributes.MaxTransferSize,
@@ -401,6 +486,7 @@ static int open_all(via_ep *ep, const bench_via_options *options)
         return rc;
     ep->sends = block;
     ep->receives = ep->sends + DEPTH;
+    ep->keys = (struct keys *)(void *)(ep->receives + DEPTH);
     return BENCH_DONE;
 }
 

@@ -388,10 +388,10 @@ static void *accept_via(void *context)
 
 static void test_via(void)
 {
-    for (int polled = 0; polled < 2; polled++) {
+    for (int way = 0; way < 4; way++) {
         char error[BENCH_ERROR_LEN];
         unsigned char address[64];
-        bench_via_options options = {.device = "loop:bench", .polled = polled};
+        bench_via_options options = {.device = "loop:bench", .polled = way & 1, .rdma_write = way & 2};
         pthread_t thread;
         void *accepted;
         int rc;

@@ -61,7 +61,7 @@ def test_a_device_that_does_not_exist():
         via.Nic("verbs:nothing")
 
 
-@pytest.mark.parametrize("protocol", ["via-verbs", "verbs", "verbs-write"])
+@pytest.mark.parametrize("protocol", ["via-verbs", "via-verbs-write", "verbs", "verbs-write"])
 def test_a_measurement_without_a_card(protocol):
     with pytest.raises(MeasureError, match=rf"^{protocol} needs an RDMA card on each side.*--network verbs:DEVICE"):
         Pair(protocol)

@@ -87,7 +87,10 @@ def test_the_card_alone(rxe, tmp_path):
     """Sends and RDMA writes of the card by libibverbs alone are validated, polled and blocking, beside VIA on it."""
     file = tmp_path / "sweep.json"
     words = ["--hosts", HOSTS, "--network", "verbs:virtio", "--sizes", "0,64,20K", "--seconds", "2", "--validate"]
-    for wait, protocols in (("poll", ["verbs", "verbs-write", "via-verbs"]), ("block", ["verbs", "verbs-write"])):
+    for wait, protocols in (
+        ("poll", ["verbs", "verbs-write", "via-verbs", "via-verbs-write"]),
+        ("block", ["verbs", "verbs-write"]),
+    ):
         done = viakit("sweep", *protocols, *words, "--wait", wait, "--json", file)
         assert done.returncode == 0, done.stderr
         document = json.loads(file.read_text())

@@ -168,16 +168,15 @@ cdef class BenchEndpoint:
 
     @staticmethod
     def via(str device, bint polled, unsigned reliability=0, unsigned form=0, unsigned mtu=0, int spin_us=0,
-            unsigned retransmission=0, unsigned checksum=0, str faults="", secret=None):
+            unsigned retransmission=0, unsigned checksum=0, str faults="", secret=None, bint rdma_write=False):
         """Create a VI on *device* (``"shm:NAME"``, ``"eth:IFNAME"``). `via_accept` or `via_connect` connects it.
 
         A blocking wait polls for *spin_us* microseconds before it sleeps; 0: it sleeps at once. *faults* is text as for
         ``Nic.faults``. *secret* is 32 bytes that both sides share and no other process has; without it any VI may
-        connect.
+        connect. With *rdma_write* messages are RDMA writes with immediate data.
         """
         cdef char error[BENCH_ERROR_LEN]
-        cdef bytes name = device.encode()
-        cdef bytes fault_text = faults.encode(), proof = _job_secret(secret)
+        cdef bytes name = device.encode(), fault_text = faults.encode(), proof = _job_secret(secret)
         cdef bench_via_options options
         cdef bench_ep *ep
         memset(&options, 0, sizeof(options))
@@ -190,6 +189,7 @@ cdef class BenchEndpoint:
         options.retransmission = retransmission
         options.checksum = checksum
         options.faults = fault_text
+        options.rdma_write = rdma_write
         if proof is not None:
             options.secret = <const unsigned char *>PyBytes_AS_STRING(proof)
         with nogil:

@@ -74,6 +74,7 @@ cdef extern from "bench/bench.h" nogil:
         unsigned checksum
         const char *faults
         const unsigned char *secret
+        bint rdma_write
 
     ctypedef struct bench_bip_options:
         const char *device

@@ -19,9 +19,14 @@ class ViaSide(Side):
 
     link_prefix = "via-"
 
+    @property
+    def link(self) -> str:
+        """Name of the link."""
+        return self.protocol.removeprefix(self.link_prefix).removesuffix("-write")
+
     def device(self) -> str:
         """Return the NIC's name. shm and loop get a name of their own, so that concurrent pairs stay apart."""
-        link = self.protocol.removeprefix(self.link_prefix)
+        link = self.link
         about = self.core_module.link_of(link)
         return str(about.device(f"b{self.word}", self.request["interface"], self.request["address"]))
 
@@ -47,7 +52,7 @@ class ViaSide(Side):
 
     def _explain(self, error: Exception) -> MeasureError:
         """Add the next step to an error of the provider."""
-        text, link = str(error), self.protocol.removeprefix(self.link_prefix)
+        text, link = str(error), self.link
         if self.core_module.link_of(link).named_by == "interface":
             known = {name for _, name in socket.if_nameindex()}
             interface = self.request["interface"]
@@ -70,7 +75,10 @@ class ViaSide(Side):
         with self._explained():
             faults = self._faults()
             via = self.core_module.BenchEndpoint.via
-            self.endpoint = via(self.device(), self.polled, faults=faults, secret=self.secret, **choices)
+            write = self.protocol.endswith("-write")
+            self.endpoint = via(
+                self.device(), self.polled, faults=faults, secret=self.secret, rdma_write=write, **choices
+            )
             return {"address": self.endpoint.via_address().hex()}
 
     def connect(self, peer: dict[str, Any], deadline: float) -> None:
