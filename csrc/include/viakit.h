@@ -234,6 +234,8 @@ VIPL_EXPORT VIP_RETURN viakit_free(VIP_NIC_HANDLE nic, void *address);
     X(bytes_sent, "payload bytes handed to the link, retransmissions not counted")                      \
     X(bytes_received, "payload bytes placed")                                                           \
     X(rdma_writes_sent, "RDMA writes among messages_sent")                                              \
+    X(rdma_writes_by_card, "RDMA writes among rdma_writes_sent that the card made, without the target") \
+    X(rdma_reads_by_card, "RDMA reads among rdma_reads_sent that the card made, without the target")    \
     X(rdma_reads_sent, "RDMA reads of others' memory whose data is here")                               \
     X(rdma_reads_received, "RDMA reads of this NIC's memory that it answered; not those made directly") \
     X(rdma_writes_received, "RDMA writes among messages_received")                                      \

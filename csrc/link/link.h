@@ -79,6 +79,58 @@ struct link_frame {
     const struct iovec *iov;
 };
 
+/* Memory that is registered with the link's card; owned by the link. */
+struct link_memory;
+
+/* Rights of a peer's VI on memory. */
+#define LINK_MAY_WRITE 1u
+#define LINK_MAY_READ 2u
+
+/* The result of the service grant. */
+struct link_grant {
+    struct link_memory *memory;
+    uint64_t address, len; /* of the region */
+};
+
+/* An RDMA write or read for the link's card. */
+#define LINK_CARD_PIECES 8
+struct link_piece {
+    void *address;
+    size_t len;
+    struct link_memory *memory;
+};
+struct link_rdma {
+    uint32_t right; /* that the target must grant: LINK_MAY_WRITE or LINK_MAY_READ */
+    uint32_t key;   /* of the connection, in frames to the target ... */
+    uint16_t vi;    /* ... and the target's VI */
+    uint32_t handle;
+    uint64_t address, len;           /* of the target's memory */
+    const struct link_piece *pieces; /* local memory, len bytes in all, none of them empty */
+    int n_pieces;                    /* at most LINK_CARD_PIECES */
+    void *owner;                     /* passed to the service rdma_done */
+    uint32_t index;
+};
+
+/* Operations of a link whose card moves data between registered memory of two processes. Neither process takes part. */
+struct link_card {
+    /* Registers memory with these rights for peers. The card may refuse: then start() returns -EOPNOTSUPP for the
+     * memory. Returns NULL if memory is exhausted. */
+    struct link_memory *(*add_memory)(struct link *link, void *address, size_t len, uint32_t rights);
+
+    /* Ends a registration. Waits until no operation of this NIC uses the memory, and delivers frames and completions
+     * meanwhile. Afterwards no peer accesses it. */
+    void (*drop_memory)(struct link *link, struct link_memory *memory);
+
+    /* Starts an operation. Operations of one peer take effect in the order of their start, and a write stores its last
+     * word last. Returns 0 if it has started: rdma_done() follows, from within poll() or cancel(). Returns -EAGAIN if it
+     * cannot start yet, and the caller has to try again after the next poll. Returns -EOPNOTSUPP if the card cannot do
+     * it, or the target does not grant it: the caller then sends frames. */
+    int (*start)(struct link *link, struct link_peer *peer, const struct link_rdma *rdma);
+
+    /* Ends all operations of the peer at once, with errors. The card accesses no memory for them any more. */
+    void (*cancel)(struct link *link, struct link_peer *peer);
+};
+
 /* Properties of a link, filled in by open. */
 struct link_limits {
     uint8_t address[6];   /* address of this station */
@@ -209,6 +261,9 @@ struct link_ops {
      * VI with tag ptag. Returns the same values as place. */
     int (*take)(struct link *link, struct link_peer *peer, uint32_t handle, uint32_t ptag, uint64_t address,
                 const struct iovec *to, int n_to, size_t len);
+
+    /* ---- for links with RDMA by a card; NULL elsewhere ---- */
+    const struct link_card *card;
 };
 
 #define LINK_X(name) extern const struct link_ops link_##name;
@@ -277,6 +332,16 @@ struct link_services {
      * handler. The text is copied. */
     void (*report_trouble)(struct link_client *client, const char *text);
 
+    /* Returns the rights that the connection of VI number `vi` grants the peer on the memory of `handle`, and sets *grant
+     * if there are any. The memory is registered with the card if necessary. Returns -1 if there is no such connection:
+     * it gets no answer. */
+    int (*grant)(struct link_client *client, const struct link_peer *peer, uint16_t vi, uint32_t key, uint32_t handle,
+                 struct link_grant *grant);
+
+    /* Reports the end of an operation of the link's card. error: 0, or -errno if it may have taken effect in part. The
+     * caller then repeats it by frames. */
+    void (*rdma_done)(struct link_client *client, void *owner, uint32_t index, int error);
+
     /* Notes of decorators for captures (watch/tap.c); without a tap they have no effect. Texts must live as long as the
      * library. remark attaches a text to each frame that is handed to the link until the next remark; NULL removes it.
      * note_lost records a frame that was dropped on purpose. */
@@ -310,6 +375,8 @@ struct link_client {
 #define link_must_arrive(client, ...) LINK_CALL(client, must_arrive, __VA_ARGS__)
 #define link_set_checksum_verified(client, ...) LINK_CALL(client, set_checksum_verified, __VA_ARGS__)
 #define link_discard_arrivals(client, ...) LINK_CALL(client, discard_arrivals, __VA_ARGS__)
+#define link_grant(client, ...) LINK_CALL(client, grant, __VA_ARGS__)
+#define link_rdma_done(client, ...) LINK_CALL(client, rdma_done, __VA_ARGS__)
 #define link_remark(client, ...) LINK_CALL(client, remark, __VA_ARGS__)
 #define link_note_lost(client, ...) LINK_CALL(client, note_lost, __VA_ARGS__)
 

@@ -1,5 +1,5 @@
 /*
- * verbs: datagrams of an RDMA card (RoCE v2), or of Linux's software for any Ethernet card (rdma_rxe). One frame is
+ * verbs: datagrams and RDMA of a card (RoCE v2), or of Linux's software for any Ethernet card (rdma_rxe). One frame is
  *
  *    | IP | UDP, port 4791 | transport header, Q_Key | wire header | payload |      at most the port's MTU
  *
@@ -8,6 +8,7 @@
  *
  *    data, acknowledgements, disconnection    queue pair      no system call where the card has doorbells
  *    connection requests and replies, probes  link udp        stations, names, cookies: udp_station.c
+ *    RDMA                                     no frames       connected queue pairs: verbs_rdma.c
  *
  * So addresses, ports and names are those of udp, with another common port. A NIC that is gone is reported by its host
  * (ICMP's "port unreachable"), which a queue pair never does.
@@ -38,8 +39,6 @@
 #include "base/explain.h"
 #include "link/verbs.h"
 
-enum { CALL_QUERY = UDP_CALL_BEYOND, CALL_REPLY };
-
 #define MIN_MTU 256u           /* the smallest of InfiniBand's five sizes */
 #define QUERY_FIRST VK_MS      /* time after which a frame that waits repeats the query, doubled each time ... */
 #define QUERY_DOUBLED 6        /* ... so many times */
@@ -49,26 +48,20 @@ enum { CALL_QUERY = UDP_CALL_BEYOND, CALL_REPLY };
 #define MOST_RECVS 1024u
 #define LEAST_RECVS 256u
 
-struct verbs_call {
-    uint8_t version_kind, what;
-    uint16_t len; /* 0: nothing behind these 32 bytes */
-    uint16_t reserved[2];
-    uint64_t nonce;
-    uint32_t qpn, qkey; /* REPLY */
-    uint64_t reserved2;
-} __attribute__((packed, aligned(4)));
-_Static_assert(sizeof(struct verbs_call) == sizeof(struct wire_header), "a call is cut like any frame");
-
 /* ---------------------------------------------------------------- queue pairs of peers */
 
-static void call_peer(struct verbs *v, struct link_peer *peer, int what, uint64_t nonce)
+void verbs_call_peer(struct verbs *v, struct link_peer *peer, struct verbs_call *call)
 {
-    struct verbs_call call = {.version_kind = UDP_CALL, .what = (uint8_t)what, .nonce = nonce};
-    if (what == CALL_REPLY) {
-        call.qpn = v->qp->number;
-        call.qkey = v->qkey;
-    }
-    udp_put(v->udp, v->udp->sockets[0].fd, &peer->name, &call, sizeof call);
+    call->version_kind = UDP_CALL;
+    udp_put(v->udp, v->udp->sockets[0].fd, &peer->name, call, sizeof *call);
+}
+
+uint64_t verbs_nonce(void)
+{
+    uint64_t nonce = 0;
+    if (getrandom(&nonce, sizeof nonce, GRND_NONBLOCK) != (ssize_t)sizeof nonce || nonce == 0)
+        nonce = (vk_now() | 1) * 0x9E3779B97F4A7C15u;
+    return nonce;
 }
 
 /* Queries the peer's queue pair. A repeated query keeps its nonce until the reply arrives. With a new one each time, no
@@ -82,32 +75,37 @@ static void query(struct verbs *v, struct link_peer *peer)
     VK_HOLD_CANCEL;
     peer->route->queried_at = vk_now();
     peer->route->n_queries++;
-    if (peer->route->nonce == 0 &&
-        getrandom(&peer->route->nonce, sizeof peer->route->nonce, GRND_NONBLOCK) != (ssize_t)sizeof peer->route->nonce)
-        peer->route->nonce = (vk_now() | 1) * 0x9E3779B97F4A7C15u;
-    call_peer(v, peer, CALL_QUERY, peer->route->nonce);
+    if (peer->route->nonce == 0)
+        peer->route->nonce = verbs_nonce();
+    verbs_call_peer(v, peer, &(struct verbs_call){.what = VERBS_QUERY, .nonce = peer->route->nonce});
+}
+
+struct ib_ah_attr verbs_way_to(const struct verbs *v, const union udp_name *name)
+{
+    struct ib_ah_attr way = {
+        .from_index = (uint8_t)v->at.gid_index, .hop_limit = 64, .is_global = 1, .port = (uint8_t)v->at.port};
+    if (name->any.sa_family == AF_INET) {
+        way.to.raw[10] = way.to.raw[11] = 0xFF;
+        memcpy(way.to.raw + 12, &name->v4.sin_addr, 4);
+    } else
+        memcpy(way.to.raw, &name->v6.sin6_addr, 16);
+    return way;
 }
 
 /* Resolves the peer's address to a handle of the card. The kernel needs the peer's Ethernet address for that. It has
  * it, because a datagram has just arrived from there. */
 static struct ib_ah *make_handle(struct verbs *v, const union udp_name *name)
 {
-    struct ib_ah_attr attr = {
-        .from_index = (uint8_t)v->at.gid_index, .hop_limit = 64, .is_global = 1, .port = (uint8_t)v->at.port};
-    if (name->any.sa_family == AF_INET) {
-        attr.to.raw[10] = attr.to.raw[11] = 0xFF;
-        memcpy(attr.to.raw + 12, &name->v4.sin_addr, 4);
-    } else
-        memcpy(attr.to.raw, &name->v6.sin6_addr, 16);
+    struct ib_ah_attr way = verbs_way_to(v, name);
     VK_HOLD_CANCEL;
-    return v->lib->create_ah(v->pd, &attr);
+    return v->lib->create_ah(v->pd, &way);
 }
 
 /* Stores the peer's queue pair. A NIC that has another one than before is another NIC at the same port. */
 static void handle_reply(struct verbs *v, struct link_peer *peer, const struct verbs_call *call)
 {
     struct verbs_route *route = peer->route;
-    if (route == NULL || route->nonce == 0 || route->nonce != call->nonce || call->qpn > 0xFFFFFF) {
+    if (route == NULL || route->nonce == 0 || route->nonce != call->nonce || call->number > 0xFFFFFF) {
         LINK_COUNT(v->client, dropped_unknown_peer, 1);
         return;
     }
@@ -117,8 +115,12 @@ static void handle_reply(struct verbs *v, struct link_peer *peer, const struct v
         link_trouble(v->client, "verbs:%s: no route to the queue pair of a peer: %s", v->at.device, strerror(errno));
         return;
     }
-    route->qpn = call->qpn;
-    route->qkey = call->qkey;
+    if (route->pair && route->qpn != call->number) {
+        verbs_rdma_end(v, peer);
+        verbs_pair_free(v, route);
+    }
+    route->qpn = call->number;
+    route->qkey = call->key;
     route->nonce = 0;
     route->n_queries = 0;
     link_timer(v->client, 0); /* frames may wait for this */
@@ -130,17 +132,19 @@ static void call_arrived(struct link *udp, struct link_peer *peer, const uint8_t
     struct verbs *v = udp->beyond;
     struct verbs_call call;
     memcpy(&call, frame, sizeof call);
-    if (call.what == CALL_QUERY)
-        call_peer(v, peer, CALL_REPLY, call.nonce);
-    else if (call.what == CALL_REPLY)
+    if (call.what == VERBS_QUERY)
+        verbs_call_peer(
+            v, peer,
+            &(struct verbs_call){.what = VERBS_REPLY, .nonce = call.nonce, .number = v->qp->number, .key = v->qkey});
+    else if (call.what == VERBS_REPLY)
         handle_reply(v, peer, &call);
+    else if (call.what <= VERBS_GRANT)
+        verbs_pair_called(v, peer, &call);
     else
         LINK_COUNT(v->client, dropped_malformed, 1);
 }
 
-/* Returns the route to the peer's queue pair, or NULL if it is not known yet. The query is then repeated, and the NIC is
- * polled again. *lost is set if the peer has not replied to MOST_QUERIES: a frame to it counts as lost. */
-static const struct verbs_route *route_to(struct verbs *v, struct link_peer *peer, int *lost)
+const struct verbs_route *verbs_route_to(struct verbs *v, struct link_peer *peer, int *lost)
 {
     *lost = 0;
     if (vk_likely(peer->route && peer->route->ah))
@@ -181,7 +185,7 @@ static int verbs_send(struct link *link, struct link_peer *peer, struct link_fra
         return udp_send(v->udp, peer, frames, 1);
     }
     int lost, run = 1;
-    const struct verbs_route *route = route_to(v, peer, &lost);
+    const struct verbs_route *route = verbs_route_to(v, peer, &lost);
     if (route == NULL)
         return lost ? 1 : -EAGAIN;
     while (run < n && !by_udp(frames[run].header.version_kind))
@@ -202,7 +206,7 @@ static int verbs_send_short(struct link *link, struct link_peer *peer, const uin
 {
     struct verbs *v = verbs_of(link);
     int lost;
-    const struct verbs_route *route = route_to(v, peer, &lost);
+    const struct verbs_route *route = verbs_route_to(v, peer, &lost);
     return route ? verbs_post_short(v, route, header, payload, len) : lost;
 }
 
@@ -284,6 +288,8 @@ static void verbs_close(struct link *link)
     struct verbs *v = verbs_of(link);
     for (uint32_t b = 0; v->udp && b < UDP_BUCKETS; b++)
         for (struct link_peer *p = v->udp->peers[b]; p; p = p->next) {
+            if (p->route)
+                verbs_pair_free(v, p->route);
             if (p->route && p->route->ah)
                 v->lib->destroy_ah(p->route->ah);
             free(p->route);
@@ -408,4 +414,5 @@ const struct link_ops link_verbs = {
     .woken = verbs_woken,
     .control = verbs_control,
     .info = verbs_info,
+    .card = &verbs_card,
 };

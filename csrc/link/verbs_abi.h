@@ -160,12 +160,15 @@ _Static_assert(offsetof(struct ib_context, command_fd) == 264, "rdma-core's layo
 enum {
     IB_QP_RC = 2,
     IB_QP_UD = 4,
+    IB_WRITE = 0,
     IB_WRITE_IMMEDIATE = 1,
     IB_SEND = 2,
+    IB_READ = 4,
     IB_SIGNALED = 2,
     IB_INLINE = 8,
     IB_LOCAL_WRITE = 1,
     IB_REMOTE_WRITE = 2,
+    IB_REMOTE_READ = 4,
     IB_FLUSHED = 5,           /* statuses of completions: the queue pair had stopped before, ... */
     IB_RETRIES_EXCEEDED = 12, /* ... the peer did not acknowledge */
     IB_PORT_ACTIVE = 4,

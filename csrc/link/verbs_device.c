@@ -209,6 +209,7 @@ static int settle_port(struct verbs *v, const char *name)
         return -ENETDOWN;
     }
     /* The enum counts 256, 512, ... 4096 from 1 on. */
+    v->max_message = port.max_message ? port.max_message : 1u << 20;
     v->mtu = port.active_mtu >= 1 && port.active_mtu <= 5 ? 128u << port.active_mtu : 1024;
     return 0;
 }

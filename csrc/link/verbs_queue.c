@@ -243,6 +243,11 @@ int verbs_take(struct verbs *v, int budget)
     int n = 0;
     while (n < budget && refill(v)) {
         struct ib_wc wc = v->taken[v->at_taken++];
+        if (wc.id & VERBS_RDMA) {
+            verbs_rdma_completed(v, &wc);
+            n++;
+            continue;
+        }
         if (vk_unlikely(wc.status)) {
             fail(v, "a receive", wc.status);
             continue;
@@ -376,7 +381,7 @@ int verbs_open_queue(struct verbs *v, uint32_t n_recvs)
     if (v->channel->fd > STDERR_FILENO)
         (void)vk_file_own(v->channel->fd);
     fcntl(v->channel->fd, F_SETFL, fcntl(v->channel->fd, F_GETFL) | O_NONBLOCK);
-    v->recv_cq = v->lib->create_cq(v->context, (int)v->n_recvs, NULL, v->channel, 0);
+    v->recv_cq = v->lib->create_cq(v->context, (int)(v->n_recvs + 2 * VERBS_ALL_REQUESTS), NULL, v->channel, 0);
     v->send_cq = v->recv_cq ? v->lib->create_cq(v->context, VERBS_SENDS, NULL, NULL, 0) : NULL;
     if (v->send_cq == NULL)
         return explained(v, "completion queue", errno ? -errno : -EIO);

@@ -37,6 +37,8 @@ const struct link_services via_link_services = {
     .set_checksum_verified = via_link_set_checksum_verified,
     .discard_arrivals = via_link_discard_arrivals,
     .report_trouble = via_link_trouble,
+    .grant = via_link_grant,
+    .rdma_done = via_link_rdma_done,
     .remark = remark,
     .note_lost = note_lost,
 };

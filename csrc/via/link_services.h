@@ -31,5 +31,8 @@ int via_link_must_arrive(struct link_client *client, const struct wire_header *h
 void via_link_set_checksum_verified(struct link_client *client, int verified);
 void via_link_discard_arrivals(struct link_client *client, int discard);
 void via_link_trouble(struct link_client *client, const char *text);
+int via_link_grant(struct link_client *client, const struct link_peer *peer, uint16_t number, uint32_t key,
+                   uint32_t handle, struct link_grant *grant);
+void via_link_rdma_done(struct link_client *client, void *owner, uint32_t index, int error);
 
 #endif

@@ -23,7 +23,8 @@ struct via_region {
     uint32_t users;   /* published: peers that are reading or writing directly at present */
     uint32_t past[4]; /* generations given out last for this index: none of them is reused at once */
     uint32_t pinned;
-    uint32_t next_free, pad[2];
+    uint32_t next_free;
+    struct link_memory *memory; /* the registration with the card; NULL: none yet */
 };
 _Static_assert(sizeof(struct via_region) == 64, "a region entry is a cache line");
 

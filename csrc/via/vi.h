@@ -101,6 +101,9 @@ struct via_vi {
     uint8_t probing;
     struct via_rtt rtt;
 
+    uint32_t card_open; /* RDMA operations that the card has begun and not finished (card.c) ... */
+    uint32_t card_next; /* ... and the first entry of the send queue behind its writes */
+
     struct via_reads *reads; /* RDMA reads, of both sides (read.c); NULL: none yet */
 
     /* receiver */

@@ -58,7 +58,7 @@ struct via_work {
 };
 _Static_assert(sizeof(struct via_work) <= 64, "an entry is a cache line");
 
-enum { VIA_HOW_FRAMES = 0, VIA_HOW_REFERENCE = 1, VIA_HOW_PLACED = 2, VIA_HOW_READ = 3 };
+enum { VIA_HOW_FRAMES = 0, VIA_HOW_REFERENCE = 1, VIA_HOW_PLACED = 2, VIA_HOW_READ = 3, VIA_HOW_CARD = 4 };
 
 /* Free-running: reaped <= done <= next <= posted. Entries before done are complete and wait for a Done call. On the
  * send queue, next is the first entry that was not completely handed to the link. */

@@ -191,5 +191,6 @@ def test_waiting(link):
 
 
 @pytest.mark.parametrize("link", ["shm", "eth", "udp"], indirect=True)
-def test_peer_killed(link):
-    link("peer_killed")
+@pytest.mark.parametrize("write", [False, True])
+def test_peer_killed(link, write):
+    link("peer_killed", write=write)

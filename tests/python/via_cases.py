@@ -17,6 +17,7 @@ import time
 import traceback
 
 import numpy as np
+from via_cases_card import CARD_CASES
 from via_cases_trouble import (
     deregister_while_posted,
     disconnect_with_descriptors_posted,
@@ -276,7 +277,7 @@ def rdma_write(me: Side, level: str, nbytes: int = 10000):
     me.meet()
 
 
-def rdma_write_refused(me: Side, level: str, fault: str):
+def rdma_write_refused(me: Side, level: str, fault: str, length: int = 200):
     """Outside the region, across its end, without the right on region or VI, with another tag, or a stale handle."""
     nbytes = 4096
     vi = me.vi(LEVELS[level], rdma_write=not (me.is_b and fault == "vi"))
@@ -291,7 +292,7 @@ def rdma_write_refused(me: Side, level: str, fault: str):
     start = address + {"outside": whole + 4096, "across": whole - 100, "before": -1}.get(fault, 0)
     if me.is_a:
         other.inside[:] = 0
-        vi.post_send(via.Descriptor.rdma_write(other.segment[:200], start, handle))
+        vi.post_send(via.Descriptor.rdma_write(other.segment[:length], start, handle))
         if level == "reliable_reception":
             assert failed(vi.send_wait, LIMIT_S) & via.Status.RDMA_PROT_ERROR
         else:
@@ -381,7 +382,7 @@ CASES = {
         connect, connection_tells_who_asks, refuse, no_match, mismatch, message, too_long_for_the_vi,
         too_long_for_the_receive, order, segments, immediate, rdma_read, rdma_read_refused, rdma_write,
         rdma_write_refused, rdma_write_while_computing, wrong_tag, stale_handle, deregister_while_posted,
-        receive_not_posted, disconnect_with_descriptors_posted, many_vis, peer_killed, wait_is_not_a_spin,
+        receive_not_posted, disconnect_with_descriptors_posted, many_vis, peer_killed, wait_is_not_a_spin, *CARD_CASES,
     )
 }  # fmt: skip
 

@@ -8,7 +8,7 @@ import signal
 import time
 
 import numpy as np
-from via_sides import DONE_FLUSHED, LEVELS, LIMIT_S, Guarded, Side, failed, pattern, raised
+from via_sides import DONE_FLUSHED, GUARD, LEVELS, LIMIT_S, Guarded, Side, failed, pattern, raised
 
 from viakit import errors, via
 
@@ -162,19 +162,27 @@ def many_vis(me: Side, n: int = 64):
     me.meet()
 
 
-def peer_killed(me: Side):
-    """B dies in the middle of a stream. A detects it, gets its descriptors back, and can connect to another peer."""
-    vi = me.vi()
-    store = Guarded(me, 1 << 16)
+def peer_killed(me: Side, write: bool = False):
+    """B dies in the middle of a stream of messages or RDMA writes. A detects it, gets its descriptors back, and can
+    connect to another peer."""
+    vi = me.vi(rdma_write=True)
+    store = Guarded(me, 1 << 16, rdma_write=True)
     receives = [via.Descriptor.recv(store.segment) for _ in range(64)]
     for descriptor in receives:
         vi.post_recv(descriptor)
     me.join(vi)
+    address, handle = me.meet([store.address, store.region.handle])
     if me.is_b:
-        for _ in range(3):
-            vi.recv_wait(LIMIT_S)
+        if write:
+            me.until(lambda: store.inside[-1] != GUARD, "a write")
+        else:
+            for _ in range(3):
+                vi.recv_wait(LIMIT_S)
         os.kill(os.getpid(), signal.SIGKILL)
+    store.inside[:] = 0
     descriptor = via.Descriptor.send(store.segment)
+    if write:
+        descriptor = via.Descriptor.rdma_write(store.segment, address, handle)
     statuses = [via.Status.DONE]
     for _ in receives:  # no more than B had receives for
         vi.post_send(descriptor)

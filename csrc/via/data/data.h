@@ -1,7 +1,7 @@
 /*
  * data.h - the path of a message's frames: tx.c cuts messages, control.c hands frames to the link, rx.c checks them.
  * reliable.c acknowledges and retransmits. reorder.c (with ahead.c) and retransmit.c are the two sides of selective
- * repeat, and rtt.c measures. read.c and read_target.c are the two sides of RDMA reads.
+ * repeat, and rtt.c measures. read.c and read_target.c are the two sides of RDMA reads. card.c is RDMA by the link's card.
  *
  * Only the NIC's owner (own.h) calls these functions, unless a contract states otherwise.
  */
@@ -118,6 +118,17 @@ void via_forget_frames(struct via_vi *vi);
 /* Declares the peer failed: it no longer answers. */
 void via_give_up(struct via_vi *vi);
 
+/* ---------------------------------------------------------------- card.c: RDMA by the link's card */
+
+/* Decides how the write at the head of the send queue, which has not started, continues. Returns 1 if it is to be sent as
+ * frames, or if the card has placed it and the work is prepared for the end. Returns 0 if it must wait; via_transmit() is
+ * called again when that changes. Only for links with a card. */
+int via_card_write(struct via_vi *vi, struct via_work *w);
+/* Starts a read at index on the send queue. Returns 1 if the card reads, 0 if frames have to, -1 if it must wait. */
+int via_card_read(struct via_vi *vi, struct via_work *w, uint32_t index);
+/* Ends the operations that the card has begun for the VI. Their works are then not complete. */
+void via_card_stop(struct via_vi *vi);
+
 /* ---------------------------------------------------------------- read.c: RDMA reads (and read.h) */
 
 /* Allocates the state of the VI's reads; returns 0 if memory is exhausted. via_reads_reset: no read is outstanding
@@ -138,6 +149,8 @@ uint64_t via_reads_deadline(const struct via_vi *vi);
 void via_read_time_out(struct via_vi *vi);
 /* A READ frame of the peer: a request if FIRST is set, else a piece of a reply. */
 void via_read_frame(struct via_vi *vi, const struct wire_header *h, const uint8_t *payload);
+/* The card has read the memory of the read at index, or has failed to: then frames begin to read it. */
+void via_read_by_card(struct via_vi *vi, uint32_t index, int failed);
 /* The target refused request `number`: its read completes with an error, in its turn. */
 void via_read_refused(struct via_vi *vi, uint32_t number);
 

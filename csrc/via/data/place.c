@@ -301,8 +301,8 @@ void via_place_write(struct via_vi *vi, const struct wire_header *h, const uint8
         vi->rx_address = w.address;
         vi->rx_handle = w.handle;
         vi->rx_left = w.len;
-        if (h->flags & WIRE_FLAG_PLACED && vi->lossless && vi->attributes.EnableRdmaWrite) {
-            /* The sender stored it, after the same checks on our table. */
+        if (h->flags & WIRE_FLAG_PLACED && (vi->lossless || vi->nic->ops->card) && vi->attributes.EnableRdmaWrite) {
+            /* The sender stored it, after the same checks on our table, or its card did. */
             vi->rx_len = w.len;
             finish_write(vi, h);
             return;

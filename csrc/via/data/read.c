@@ -8,7 +8,7 @@
  *   placed by offset, in any order; when all pieces have arrived the descriptor completes
  *
  * Between processes of one host the requester copies from the target's memory itself, and no frame is sent (link
- * operation `take`).
+ * operation `take`). On a link with a card (verbs) the card reads, if it can (card.c).
  *
  * Only the requester keeps state. It cuts a read into *requests* of up to 64 pieces (`struct read_request`), has at
  * most VIA_READ_REQUESTS of them outstanding, and keeps a bit per piece. Missing pieces are requested again, by their
@@ -185,6 +185,13 @@ static void request_all(struct via_vi *vi)
             continue;
         if (!vi->lossless && wire_before(vi->una_psn, w->first_psn))
             return; /* the next acknowledgement calls again */
+        if (vi->nic->ops->card && w->requested == 0) {
+            int by_card = via_card_read(vi, w, r->next);
+            if (by_card < 0)
+                return; /* the stall list calls again */
+            if (by_card)
+                continue;
+        }
         while (!w->all_requested)
             if (!request_more(vi, r->next, w))
                 return;
@@ -402,6 +409,25 @@ void via_read_time_out(struct via_vi *vi)
         r->wait = 2 * r->wait < WAIT_LONGEST ? 2 * r->wait : WAIT_LONGEST;
     }
     arm(vi);
+}
+
+void via_read_by_card(struct via_vi *vi, uint32_t index, int failed)
+{
+    struct via_reads *r = vi->reads;
+    struct via_work *w = via_work_at(&vi->send, index);
+    if (failed) {
+        w->how = VIA_HOW_READ;
+        if (wire_before(index, r->next))
+            r->next = index;
+        via_stall(vi);
+        return;
+    }
+    r->n_open--;
+    read_is_here(vi, w);
+    VI_COUNT(vi, rdma_reads_by_card, 1);
+    via_complete_sends(vi);
+    if (vi->state == VIP_STATE_CONNECTED && vi->send.next != vi->send.posted)
+        via_transmit(vi); /* a fence may have waited for it */
 }
 
 /* Distinguishes requests from replies by FIRST. Unreliable VIs have no reads (VIPL), so no correct peer sends them any.

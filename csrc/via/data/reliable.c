@@ -98,6 +98,7 @@ void via_shrink_window(struct via_vi *vi, uint32_t to)
 /* Releases what both sides of a connection keep between frames. The work queues are not touched (via_flush). */
 void via_forget_frames(struct via_vi *vi)
 {
+    via_card_stop(vi); /* first: it frees the memory of descriptors that are about to be flushed */
     via_reorder_drop(vi);
     via_retransmit_forget(vi);
     via_reads_reset(vi);
@@ -341,6 +342,7 @@ void via_flush_acks(struct via_nic *nic, enum via_acks which, uint64_t last)
  * success; the others are flushed. */
 void via_give_up(struct via_vi *vi)
 {
+    via_card_stop(vi);
     if (vi->send.done != vi->send.posted) {
         const struct via_work *w = via_work_at(&vi->send, vi->send.done);
         if ((w->control & VIP_CONTROL_OP_MASK) != VIP_CONTROL_OP_SENDRECV)

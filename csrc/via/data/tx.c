@@ -1,12 +1,13 @@
 /*
  * Turns descriptors into frames.
  *
- * A message is sent in one of three ways, chosen once, when its turn comes, in start():
+ * A message is sent in one of four ways, chosen once, when its turn comes, in start():
  *
  *   frames      pieces of `chunk` bytes, gathered from where the segments lie; every link can do it
  *   reference   one frame with the addresses of the message in our memory: the receiver fetches it in one copy (shm)
  *   placed      an RDMA write that this side stores into the peer's memory itself (shm): no frame, or one for immediate
- *               data.
+ *               data
+ *   card        an RDMA write by the link's card (verbs), before start(); afterwards it is a placed one (card.c).
  *
  * Frame numbers are assigned when a message starts: frame k of it has psn first_psn + k, so any frame can be built
  * again from its psn alone. next_psn is the next number to assign, to whole messages. tx_psn is the next number to hand
@@ -489,6 +490,7 @@ static void begin_read(struct via_vi *vi, struct via_work *w)
 void via_transmit(struct via_vi *vi)
 {
     struct via_queue *q = &vi->send;
+    const struct via_nic *nic = vi->nic;
     if (vk_likely(q->next + 1 == q->posted) && transmit_short(vi, via_work_at(q, q->next)))
         return;
     while (q->next != q->posted && vi->state == VIP_STATE_CONNECTED) {
@@ -507,13 +509,15 @@ void via_transmit(struct via_vi *vi)
             via_complete_sends(vi);
             continue;
         }
-        if (vk_unlikely(w->control & (VIP_CONTROL_QFENCE | VIP_CONTROL_OP_RDMAREAD))) {
+        if (vk_unlikely(w->control & (VIP_CONTROL_QFENCE | VIP_CONTROL_OP_MASK))) {
             if (!w->started && w->control & VIP_CONTROL_QFENCE && via_reads_open(vi))
                 return; /* the last of the reads will call again */
             if (is_read(w)) {
                 begin_read(vi, w);
                 continue;
             }
+            if (is_write(w) && nic->ops->card && !w->started && !via_card_write(vi, w))
+                return; /* until the card has placed it, or cannot */
         }
         if (!w->started)
             start(vi, w);

@@ -348,12 +348,17 @@ VIP_RETURN VipRegisterMem(VIP_NIC_HANDLE handle, VIP_PVOID address, VIP_ULONG le
 }
 
 /* Make the region unreachable by its handle, and wait for peers that are writing into it or reading from it. The wait
- * takes as long as a memcpy, or until such a peer is known to have died. */
+ * takes as long as a memcpy, or until such a peer is known to have died. A card that has registered the region ends its
+ * access, after it has finished this NIC's own operations. */
 static void hide_region(struct via_nic *nic, struct via_region *r)
 {
     /* grants by this region must be checked again */
     nic->region_epoch++;
     r->handle = 0;
+    if (r->memory) {
+        nic->ops->card->drop_memory(nic->link, r->memory);
+        r->memory = NULL;
+    }
     if (nic->published == NULL)
         return;
     struct via_region *p = &nic->published[r - nic->regions];
