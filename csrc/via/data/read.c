@@ -185,7 +185,8 @@ static void request_all(struct via_vi *vi)
             continue;
         if (!vi->lossless && wire_before(vi->una_psn, w->first_psn))
             return; /* the next acknowledgement calls again */
-        if (vi->nic->ops->card && w->requested == 0) {
+        /* Not behind a read by frames: if the target refuses that one, no later read may have placed data. */
+        if (vi->nic->ops->card && w->requested == 0 && r->head == r->tail) {
             int by_card = via_card_read(vi, w, r->next);
             if (by_card < 0)
                 return; /* the stall list calls again */
