@@ -19,8 +19,8 @@
 
 struct vk_stream;
 
-/* Daemons on the way, one on each host: they pass packets of `bytes` bytes, each with an acknowledgement, and at most
- * `most` of them are not acknowledged (0: any number). */
+/* A daemon on each host passes the stream in packets of `bytes` bytes. Each is acknowledged, and at most `most` of them
+ * are not. */
 struct vk_daemons {
     int64_t bytes, most;
 };
@@ -30,8 +30,9 @@ struct vk_daemons {
 struct vk_streams {
     /* Opens this process's end of a stream, and makes the process a member of machine `name`. `fd` is a connected
      * stream socket, on which nothing is under way; the caller keeps it, and closes it after the stream. `buffer` is the
-     * length of the socket buffers that the program requests in bytes; 0: the system's own. `daemons` is NULL for a
-     * direct way. Both processes open their end alike. Returns 0, or -errno with an explanation: -ENODEV if the machine has no section [tcp]. */
+     * length of the socket buffers that the program requests in bytes; 0: the system's own. NULL for `daemons`
+     * means none. Both processes open their end with the same values. Returns 0, or -errno with an explanation:
+     * -ENODEV if the machine has no section [tcp]. */
     int (*open)(const char *name, int fd, int64_t buffer, const struct vk_daemons *daemons, struct vk_stream **out);
     /* Sends bytes as far as the window is open. The machine takes the bytes of one call, and those of the calls that
      * continue it, as one message. Returns how many were sent; -EAGAIN: none now; -EPIPE: the other end has gone;

@@ -77,7 +77,7 @@ typedef enum {
     X(progress, MSG_PROGRESS_CALLER, "who moves messages: 0 calls of the program, 1 a thread, 2 signals")              \
     X(route, MSG_ROUTE_DIRECT, "0 from rank to rank, 1 through daemons (tcp)")                                         \
     X(daemon_bytes, 8192, "bytes of data in a packet of the daemons; at most 8192 (tcp)")                              \
-    X(daemon_packets, 0, "packets of a stream that daemons send before an acknowledgement; 0: those of 64 KiB (tcp)")  \
+    X(daemon_packets, 0, "packets of a stream under way, counted by their bytes; 0: as many as 64 KiB hold (tcp)")     \
     X(socket_buffer, 0, "SO_SNDBUF and SO_RCVBUF (tcp); 0: the kernel's; -1: its most; -3: the eager limit and 24")    \
     X(nodelay, 1, "TCP_NODELAY (tcp)")                                                                                 \
     X(spin_us, 2000, "how long a wait polls before it sleeps in the kernel; -1: sleeps at once")                       \
@@ -87,7 +87,8 @@ typedef enum {
     X(reliability, 2, "reliability level of the VIs: 2 reliable delivery, 4 reliable reception (via)")                 \
     X(connect, MSG_CONNECT_FIRST, "when ranks connect (via): 0 when they first meet, 1 all at the start")
 
-#define MSG_DAEMON_BYTES 8192 /* the most of daemon_bytes */
+#define MSG_DAEMON_BYTES 8192   /* the most of daemon_bytes */
+#define MSG_DAEMON_WINDOW 65536 /* bytes of a stream that daemons may have under way */
 #define MSG_CALIBRATED (-2)
 #define MSG_BUFFERS_FOLLOW (-3) /* socket buffers as long as the longest eager message and LAM's envelope of 24 bytes */
 

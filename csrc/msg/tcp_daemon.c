@@ -4,9 +4,9 @@
  *      rank a === socket pairs ===  daemon  === UDP, acknowledged ===  daemon  === socket pairs === rank b
  *      rank a === socket pairs ===  daemon  === socket pairs === rank c                 (a and c on one host)
  *
- * A datagram has at most daemon_bytes of one stream (policy.h), its offset, and the key of the job. The receiver writes the data
- * to the rank if it is next and there is room, and replies with the offset up to which it has written. So the rank's
- * socket buffer is the window, and nothing is stored at the receiver. A sender without an acknowledgement goes back to
+ * A datagram has at most daemon_bytes of one stream (policy.h), its offset, and the key of the job. The receiver writes
+ * the data to the rank if it is next and there is room, and replies with the offset up to which it has written. So the
+ * rank's socket buffer is the window, and nothing is stored at the receiver. A sender without an acknowledgement goes back to
  * the acknowledged offset, after a pause that doubles. It gives up a peer that is silent for GIVE_UP.
  *
  * The daemon ends when all its ranks have closed their ends and the other daemons have acknowledged everything. If a rank
@@ -159,7 +159,7 @@ static uint64_t goal_of(const struct td_stream *s)
     return s->read + s->ended;
 }
 
-/* Whether as many datagrams are under way as the policy permits. A short one counts as a whole one. */
+/* Whether as many bytes are under way as the permitted datagrams have. If one is permitted, it may be a short one. */
 static int window_is_full(const struct td_plan *p, const struct td_stream *s)
 {
     return p->packets && (s->sent - s->acked + p->packet - 1) / p->packet >= p->packets;

@@ -7,10 +7,10 @@
 
 #include "msg/tcp_meet.h"
 
-#define TD_WINDOW 65536            /* bytes of a stream that are under way or wait here */
-#define TD_PACKET MSG_DAEMON_BYTES /* the most bytes of data in a datagram */
-#define TD_PAUSE (20 * VK_MS)      /* before the first repetition */
-#define TD_AT_ONCE 128             /* descriptors in one handover */
+#define TD_WINDOW MSG_DAEMON_WINDOW /* bytes of a stream that are under way or wait here */
+#define TD_PACKET MSG_DAEMON_BYTES  /* the most bytes of data in a datagram */
+#define TD_PAUSE (20 * VK_MS)       /* before the first repetition */
+#define TD_AT_ONCE 128              /* descriptors in one handover */
 #define TD_NONCE 16
 #define TD_PROOF 32
 
@@ -47,7 +47,7 @@ struct td_plan {
     int listener, udp;
     int rank, n_ranks, n_streams;
     uint32_t packet;           /* bytes of data in a datagram, at most TD_PACKET */
-    uint64_t packets;          /* datagrams of a stream that may be unacknowledged; 0: as many as TD_WINDOW holds */
+    uint64_t packets;          /* whose bytes may be unacknowledged; 0: those of TD_WINDOW */
     int *local;                /* [n_ranks] index of a rank of this host, or -1 */
     struct tc_card *hosts;     /* [n_ranks] address of the daemon that serves the rank */
     struct td_stream *streams; /* [n local ranks][n_ranks], with an unused one for each rank itself */

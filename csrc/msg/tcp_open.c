@@ -203,7 +203,8 @@ static int watch_ranks(msg_world *w)
 static int open_streams(msg_world *w)
 {
     struct tc_world *t = w->at;
-    struct vk_daemons daemons = {w->policy.daemon_bytes, w->policy.daemon_packets};
+    int64_t bytes = w->policy.daemon_bytes, packets = w->policy.daemon_packets;
+    struct vk_daemons daemons = {bytes, packets ? packets : MSG_DAEMON_WINDOW / bytes};
     const struct vk_daemons *way = w->policy.route == MSG_ROUTE_DAEMON ? &daemons : NULL;
     char name[32];
     snprintf(name, sizeof name, "msg-%.16s", w->job);

@@ -105,6 +105,8 @@ static void begin(const struct side *me)
 
 /* ---------------------------------------------------------------- two ranks */
 
+static const struct vk_daemons *daemons; /* of the streams; NULL: none */
+
 static void start(const char *what, void (*play)(struct side *me), int open)
 {
     int fds[2];
@@ -123,7 +125,7 @@ static void start(const char *what, void (*play)(struct side *me), int open)
             close(fds[!rank]);
             alarm(60);
             if (open)
-                CHECK_EQ(vk_streams()->open(name, me.fd, 0, NULL, &me.stream), 0);
+                CHECK_EQ(vk_streams()->open(name, me.fd, 0, daemons, &me.stream), 0);
             play(&me);
             vk_streams()->close(me.stream);
             _exit(0);
@@ -210,6 +212,35 @@ static void window(struct side *me)
     viakit_virtual_end();
 }
 
+/* By daemons, whose packets have 2500 bytes: two of them are under way while rank 1 does not read. One packet of n bytes
+ * in one segment costs a hop on each side: two copies of 1 ns for each byte, and a wake-up of 20 us. */
+static void by_daemons(struct side *me)
+{
+    static char bytes[7501];
+    begin(me);
+    for (int i = 0; i < 4; i++) {
+        uint64_t before = vk_virtual->picoseconds();
+        if (me->rank == 0) {
+            send_all(me, bytes, 100);
+            recv_all(me, bytes, 100);
+            CHECK_EQ(vk_virtual->picoseconds() - before, 2 * (due_ps(100) + 2 * UINT64_C(20200000)));
+        } else {
+            recv_all(me, bytes, 100);
+            send_all(me, bytes, 100);
+        }
+    }
+    if (me->rank == 0) {
+        struct iovec v = {bytes, sizeof bytes};
+        CHECK_EQ(vk_streams()->send(me->stream, &v, 1), 5000);
+        send_all(me, bytes + 5000, sizeof bytes - 5000);
+        CHECK(vk_virtual->picoseconds() > UINT64_C(1000000000000));
+    } else {
+        CHECK_EQ(viakit_virtual_compute(1), VIP_SUCCESS);
+        recv_all(me, bytes, sizeof bytes);
+    }
+    viakit_virtual_end();
+}
+
 /* The bytes that were sent before the other end closed are received first. */
 static void end(struct side *me)
 {
@@ -265,6 +296,9 @@ int main(void)
     start("latency", latency, 1);
     start("order", order, 1);
     start("window", window, 1);
+    daemons = &(struct vk_daemons){.bytes = 2500, .most = 2};
+    start("daemons", by_daemons, 1);
+    daemons = NULL;
     start("end", end, 1);
     start("killed", killed, 1);
     start("strangers", strangers, 0);

@@ -245,6 +245,36 @@ static void accept_overtaken(void)
     host_close(server);
 }
 
+/* ---------------------------------------------------------------- a full link accepts a deferred frame late */
+
+static int n_disconnects;
+
+/* DISCONNECT finds the link full twice. The second result means the same as the first one (link.h). */
+static int refuse_disconnect(struct via_nic *nic, struct link *link, struct link_peer *peer, struct link_frame *frames,
+                             int n)
+{
+    static const int results[] = {-EAGAIN, 0};
+    (void)nic;
+    if ((frames[0].header.version_kind & 15) == WIRE_DISCONNECT && n_disconnects++ < 2)
+        return results[n_disconnects - 1];
+    return stub.real->send(link, peer, frames, n);
+}
+
+static void disconnect_deferred(void)
+{
+    static host here, there;
+    host_open(&here, 1);
+    host_open(&there, 0);
+    join_hosts(&here, 0, &there);
+    stub_open(here.nic, refuse_disconnect);
+    CHECK_OK(VipDisconnect(here.vi[0]));
+    WAIT_UNTIL(viakit_poll(here.nic, NULL) == VIP_SUCCESS && atomic_load(&there.n_lost) == 1);
+    CHECK_EQ(n_disconnects, 3);
+    stub_close();
+    host_close(&here);
+    host_close(&there);
+}
+
 /* ---------------------------------------------------------------- exit() in a thread that is inside the link */
 
 static void leave(int sig)
@@ -295,6 +325,7 @@ int main(void)
     exit_inside();
     two_peers_fail();
     accept_overtaken();
+    disconnect_deferred();
     CHECK_NOTHING_LEFT();
     return 0;
 }

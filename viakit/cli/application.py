@@ -20,7 +20,8 @@ from viakit.cli.running import (
     testbed_options,
 )
 from viakit.launch import mpi_library as mpi
-from viakit.launch.described import check_protocol, on_machine, protocol_on
+from viakit.launch.described import on_machine, protocol_on
+from viakit.launch.policy import wish
 from viakit.measure import plot, result
 
 __all__ = ["app", "speedup"]
@@ -97,8 +98,13 @@ def app(
         return
     module = harness.module_of(name)
     alone = ranks in (None, 1) and not hosts
-    if protocol is None and not wants_help:
-        protocol = os.environ.get("VIAKIT_PROTOCOL") or (None if alone else protocol_on(machine))
+    if machine is not None and (alone or hosts) and not wants_help:
+        raise Failure("--machine: at least two ranks (-n), and all on this host; remove --hosts", 2)
+    protocol = protocol or os.environ.get("VIAKIT_PROTOCOL")
+    if machine is not None and not wants_help:
+        protocol = protocol_on(machine, protocol, wish()[0])
+    elif protocol is None and not wants_help and not alone:
+        protocol = "via"
     check_network(network, hosts)
     policy = None
     if protocol is not None:
@@ -108,14 +114,6 @@ def app(
     words = [*arguments, *jobs.protocol_words(protocol)]
     if wants_help or (alone and not mpi.is_mpi(protocol) and timeout is None):
         ctx.exit(harness.main(harness.find(name), [*words, *["--help"] * wants_help], f"viakit app {name}"))
-    if machine is not None and (hosts or protocol not in ("via", "bip", "tcp")):
-        raise Failure(
-            "--machine: at least two ranks (-n) on this host, by protocol via, bip or tcp; remove --hosts and "
-            "--protocol",
-            2,
-        )
-    if machine is not None and protocol is not None:
-        check_protocol(machine, protocol)
     with on_machine(machine, computing) as variables:
         status = jobs.run_ranks(
             ["-m", module, *words], ranks_for(ranks, hosts), protocol,

@@ -180,9 +180,10 @@ def run(
 
     Exit status: that of the first rank that failed. The other ranks are terminated.
     """  # noqa: D301 - \b keeps click from wrapping the lines after it
-    from viakit.launch.described import check_protocol, on_machine, protocol_on  # start-up time, as the next ones
+    from viakit.launch.described import on_machine, protocol_on  # start-up time, as the next ones
     from viakit.launch.mpi_library import is_mpi  # start-up time
-    from viakit.launch.options import CHANNELS, Options  # start-up time
+    from viakit.launch.options import Options  # start-up time
+    from viakit.launch.policy import wish  # start-up time
     from viakit.launch.runner import launch_of  # start-up time
 
     words = [*command[1:]] if command[0] == "--" else [*command]
@@ -196,14 +197,13 @@ def run(
         environment["PYTHONPATH"] = FOLDER + (os.pathsep + later if later else "")
     n = ranks_for(ranks, options["hosts"])
     check_network(options["network"], options["hosts"])
-    if machine is not None and (options["hosts"] or is_mpi(options["protocol"])):
-        raise Failure(
-            f"--machine: all ranks run on this host, by protocol {', '.join(CHANNELS)}; remove --hosts and --protocol",
-            2,
-        )
     if machine is not None:
-        options["protocol"] = options["protocol"] or protocol_on(machine)
-        check_protocol(machine, options["protocol"])
+        if options["hosts"]:
+            raise Failure("--machine: all ranks run on this host; remove --hosts", 2)
+        variables = {**os.environ, **environment}  # the ranks' own; --env counts more than --protocol
+        requested = environment.get("VIAKIT_PROTOCOL") or options["protocol"] or variables.get("VIAKIT_PROTOCOL")
+        policy = options["policy"] or wish(variables)[0]
+        options["protocol"] = protocol_on(machine, requested, policy)
     with on_machine(machine) as variable:
         given = Options(n, environment=environment | variable, **options)
         status = launch_of(words, given).run()

@@ -3,27 +3,53 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import tempfile
 from collections.abc import Iterator
 
-from viakit import machines
+from viakit import _core, machines
+from viakit.launch.options import CHANNELS
+from viakit.launch.policy import split
 
 __all__ = ["check_protocol", "on_machine", "protocol_on"]
 
 
-def protocol_on(name: str | None) -> str:
-    """Return the protocol of jobs on a machine (None: this one), if the user names none.
+def protocol_on(name: str, requested: str | None, policy: str | None = None) -> str:
+    """Return the protocol of a job on a machine.
 
-    It is that of ``VIAKIT_PROTOCOL``, else "via", or "tcp" on a described machine whose cards have sockets only.
+    Parameters
+    ----------
+    name : str
+        Name of a machine, or its file.
+    requested : str or None
+        Protocol that the user names, such as "tcp:pvm".
+    policy : str or None
+        Policy that the user names. Its channel is the protocol, if none is requested.
+
+    Returns
+    -------
+    str
+        The requested protocol, else that of the policy, else "via", or "tcp" on a machine whose cards have only
+        sockets.
+
+    Raises
+    ------
+    MachineError, ValueError
+        If the machine cannot have the protocol, or the policy is invalid.
     """
-    return os.environ.get("VIAKIT_PROTOCOL") or ("via" if name is None else machines.load(name).protocol())
+    protocol = requested or (policy and _core.policy_channel(policy)) or machines.load(name).protocol()
+    check_protocol(name, protocol)
+    return protocol
 
 
 def check_protocol(name: str, protocol: str) -> None:
     """Raise :class:`viakit.machines.MachineError` if jobs on a machine cannot use a protocol, such as "tcp:pvm"."""
     machine = machines.load(name)
-    if protocol.partition(":")[0] == "tcp":
+    channel = split(protocol)[0]
+    if channel not in CHANNELS:
+        raise machines.MachineError(
+            f"--machine: all ranks run on this host, by protocol {', '.join(CHANNELS)}; {protocol} cannot"
+        )
+    if channel == "tcp":
         if not machine.has("tcp"):
             raise machines.MachineError(
                 f"{protocol}: machine {machine.name} has no section [tcp], so it has no sockets"
@@ -62,7 +88,7 @@ def on_machine(name: str | None, computing: float | None = None) -> Iterator[dic
     machine = machines.load(name)
     text = machine.text()
     factor = machine.numbers.get("compute.factor", 0.0) if computing is None else computing
-    with tempfile.NamedTemporaryFile("w", prefix="viakit-machine-", suffix=".txt") as file:
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", prefix="viakit-machine-", suffix=".txt") as file:
         file.write(text)
         file.flush()
         yield {"VIAKIT_MACHINE": file.name, "VIAKIT_COMPUTING": repr(factor)}

@@ -102,9 +102,9 @@ class Machine:
     def text(self) -> str:
         """Return one line for each number and word, sorted: the form in which C reads a machine.
 
-        Its name is one of the words.
+        Its name is one of the words, in ASCII and at most 63 bytes long.
         """
-        name = {"machine.name": " ".join(self.name.split())}  # the file may have any name, and a line ends at its end
+        name = {"machine.name": " ".join(self.name.encode("ascii", "replace").decode().split())[:63]}
         return "".join(f"{key} {value}\n" for key, value in sorted({**self.numbers, **self.words, **name}.items()))
 
 

@@ -123,16 +123,20 @@ def path_of(machine: Machine, kind: str, sockbuf: float | None = None) -> Path:
     )
     if kind != "tcp":
         return path
-    # An acknowledgement passes all stages but the system calls.
-    ack_cpu = 1e3 * m["tcp.ack_us"]
-    ack = replace(path, message_ns=(0.0,) * 6, frame_ns=(ack_cpu, *path.frame_ns[1:5], ack_cpu))
-    ack_ns = ack.time_s(0) * 1e9
+    ack_ns = acknowledgement_ns(machine, path)
     window = window_of(machine, sockbuf)
     if window < m["tcp.ack_every"]:  # the sender waits for the receiver's timer each time
         ack_ns += 1e3 * m["tcp.delayed_ack_us"]
     if sockbuf is not None:  # a segment is not longer than the buffer
         path = replace(path, payload=min(path.payload, sockbuf))
     return replace(path, window=float(window), ack_every=m["tcp.ack_every"], ack_ns=ack_ns)
+
+
+def acknowledgement_ns(machine: Machine, path: Path) -> float:
+    """Return the nanoseconds of an acknowledgement, which passes all stages of a path but the system calls."""
+    cpu = 1e3 * machine["tcp.ack_us"]
+    ack = replace(path, message_ns=(0.0,) * 6, frame_ns=(cpu, *path.frame_ns[1:5], cpu), window=0.0)
+    return ack.time_s(0) * 1e9
 
 
 def message_s(machine: Machine, kind: str, nbytes: float, sockbuf: float | None = None) -> float:

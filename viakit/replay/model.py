@@ -21,12 +21,13 @@ from typing import Any
 
 from viakit import _core
 from viakit.machines import Machine
-from viakit.machines.cost import Path, path_of
+from viakit.machines.cost import Path, acknowledgement_ns, path_of
 
 __all__ = ["Library", "Model", "library", "model"]
 
 NO_LIMIT = float(1 << 40)
 HEAD_BYTES = 8  # of csrc/msg/engine.h
+DAEMON_WINDOW = 65536  # csrc/msg/policy.h
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,7 @@ class Library:
         processes. Daemons send datagrams, of which `packets` may be under way without an acknowledgement.
         """
         copy, switch = 1e-6 / machine["host.copy_mb_s"], machine["host.wakeup_us"] * 1e-6
+        path = replace(path, window=0.0)  # that of the packets counts
 
         def hop_s(n: float) -> float:
             """Return the seconds between a process and the daemon of its host."""
@@ -124,8 +126,11 @@ class Library:
             full = path.time_s(packet) + 2 * hop_s(packet)
             pipeline = full + (before - 1) * work_s(packet) + work_s(last)
             # A packet leaves after the acknowledgement of the packet `packets` before it.
-            round_trip = path.time_s(packet) + path.time_s(0) + hop_s(packet)
-            time = max(pipeline, time + before * round_trip / self.packets if self.packets else 0.0)
+            calls_s = (path.message_ns[0] + path.message_ns[5]) * 1e-9
+            round_trip = path.time_s(packet) + hop_s(packet) + calls_s + acknowledgement_ns(machine, path) * 1e-9
+            rounds = before * round_trip / self.packets if self.packets else 0.0
+            # The rank gives the daemon its next packet while the daemon waits, so only the first of these hops counts.
+            time = max(pipeline, rounds + time - hop_s(last) + hop_s(packet))
         if nbytes > self.eager_limit:  # a request and a reply, each a packet without data
             time += 2 * (path.time_s(0) + 2 * switch)
         return time + self.copies * nbytes * copy
@@ -188,7 +193,9 @@ def library(policy: str, **changes: Any) -> Library:
         overhead_us=None if fields["channel"] != "tcp" else 0.0,
         daemon=fields["route"] == 1,
         packet=float(fields["daemon_bytes"]) if fields["route"] == 1 else 0.0,
-        packets=float(fields["daemon_packets"]) if fields["route"] == 1 else 0.0,
+        packets=float(fields["daemon_packets"] or DAEMON_WINDOW // fields["daemon_bytes"])
+        if fields["route"] == 1
+        else 0.0,
     )
     return made.with_(**changes)
 

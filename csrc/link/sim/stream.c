@@ -116,7 +116,7 @@ static void set_window(struct vk_stream *s, int64_t buffer, const struct vk_daem
     s->window = segments_in(m, granted);
     if (daemons) {
         s->packet = (uint32_t)daemons->bytes;
-        s->window = daemons->most && daemons->most < MOST_WINDOW ? (uint32_t)daemons->most : MOST_WINDOW;
+        s->window = daemons->most < MOST_WINDOW ? (uint32_t)daemons->most : MOST_WINDOW;
     }
 }
 
@@ -373,8 +373,10 @@ static void hop(struct vk_stream *s, uint32_t len)
 static uint32_t next_length(struct vk_stream *s, size_t rest)
 {
     uint32_t longest = s->packet ? s->packet : s->longest, most = rest < longest ? (uint32_t)rest : longest;
-    if (s->left == 0 && s->packet)
+    if (s->left == 0 && s->packet) {
         hop(s, most);
+        sim_take_turn(s->view); /* the caller looks at what has arrived until now */
+    }
     if (s->left == 0)
         s->begins = 1;
     if (s->begins || s->left > most)

@@ -130,7 +130,7 @@ void via_defer(struct via_nic *nic, struct link_peer *peer, const struct link_fr
     via_timer(nic, nic->now); /* wake a sleeping thread: there is work */
 }
 
-/* Returns 1 if the frame has to wait on: the link has accepted none. Not via_link_send, which would send the deferred
+/* Returns 1 if the frame stays deferred: the link has not accepted it. Not via_link_send, which would send the deferred
  * frames first. */
 static int finds_no_room(struct via_nic *nic, const struct link_flat *flat)
 {
