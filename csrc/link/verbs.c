@@ -21,6 +21,9 @@
  *      |--- PENDING, QUERY(nonce) ---------------->|
  *      |<-- REPLY(nonce, number, key) -------------|        the same in the other direction, with CONFIRM
  *
+ * ACCEPT and CONFIRM go by udp, and the data that may follow by the queue pair, which can be faster. So no data leaves
+ * before the reply to a query behind that frame: the peer handles the frames of udp in their order.
+ *
  * Replies are accepted from known peers only, with the nonce of the last query. A forged reply would have to guess
  * 64 bits. Neither message is longer than the other. The peer's host needs no field: a GID of RoCE v2 is its IP address.
  *
@@ -123,6 +126,7 @@ static void handle_reply(struct verbs *v, struct link_peer *peer, const struct v
     route->qkey = call->key;
     route->nonce = 0;
     route->n_queries = 0;
+    route->held = 0;
     link_timer(v->client, 0); /* frames may wait for this */
 }
 
@@ -147,7 +151,7 @@ static void call_arrived(struct link *udp, struct link_peer *peer, const uint8_t
 const struct verbs_route *verbs_route_to(struct verbs *v, struct link_peer *peer, int *lost)
 {
     *lost = 0;
-    if (vk_likely(peer->route && peer->route->ah))
+    if (vk_likely(peer->route && peer->route->ah && !peer->route->held))
         return peer->route;
     uint32_t n = peer->route ? peer->route->n_queries : 0;
     uint64_t now = vk_now(), wait = QUERY_FIRST << (n < QUERY_DOUBLED ? n : QUERY_DOUBLED);
@@ -175,15 +179,31 @@ static int precedes_data(uint8_t version_kind)
     return kind != WIRE_RESET && kind != WIRE_REJECT && kind != WIRE_NOMATCH && kind != WIRE_CANCEL;
 }
 
-/* Link operation. Frames that precede data bring a query with them. The peer may be a new NIC at the same port. */
+/* Sends a frame that connects, by the link udp. Frames that precede data bring a query with them, because the peer may
+ * be a new NIC at the same port. */
+static int send_by_udp(struct verbs *v, struct link_peer *peer, struct link_frame *frame)
+{
+    int kind = frame->header.version_kind & 15, ends = kind == WIRE_ACCEPT || kind == WIRE_CONFIRM;
+    if (precedes_data(frame->header.version_kind) && !ends)
+        query(v, peer);
+    int sent = udp_send(v->udp, peer, frame, 1);
+    if (!ends || sent != 1)
+        return sent;
+    /* A reply to an earlier query does not count, hence a new nonce. A repeated frame keeps it, as query() does. */
+    if (peer->route && !peer->route->held) {
+        peer->route->held = 1;
+        peer->route->nonce = 0;
+    }
+    query(v, peer);
+    return sent;
+}
+
+/* Link operation. */
 static int verbs_send(struct link *link, struct link_peer *peer, struct link_frame *frames, int n)
 {
     struct verbs *v = verbs_of(link);
-    if (vk_unlikely(by_udp(frames[0].header.version_kind))) {
-        if (precedes_data(frames[0].header.version_kind))
-            query(v, peer);
-        return udp_send(v->udp, peer, frames, 1);
-    }
+    if (vk_unlikely(by_udp(frames[0].header.version_kind)))
+        return send_by_udp(v, peer, &frames[0]);
     int lost, run = 1;
     const struct verbs_route *route = verbs_route_to(v, peer, &lost);
     if (route == NULL)

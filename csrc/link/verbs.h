@@ -103,6 +103,7 @@ struct verbs_route {
     uint64_t nonce;      /* of the last query to the peer */
     uint64_t queried_at; /* ns */
     uint32_t n_queries;  /* queries since the last reply */
+    int held;            /* ACCEPT or CONFIRM was sent, and no reply to a later query has arrived: no data yet */
 };
 
 /* A port of a device, and the address under which hosts reach it. */
