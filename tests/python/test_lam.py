@@ -10,7 +10,7 @@ import time
 import needs
 import pytest
 import waiting
-from daemon_cases import daemons, datagrams, folders, kill_a_side, kill_on_ssh
+from daemon_cases import daemons, datagrams, folders_of, kill_a_side, kill_on_ssh
 from ssh_hosts import ssh_hosts
 
 from viakit.launch import mpi_library
@@ -64,13 +64,13 @@ def test_another_lam_in_the_environment_is_not_used(bed, monkeypatch):
 
 
 def test_nothing_is_left(bed):
-    before = daemons("lamd"), folders()
     with Pair("lam", testbed=bed, wait="block") as pair:
         pair.run(64, count=3)
-        assert len(daemons("lamd") - before[0]) == 2
-        assert len(folders() - before[1]) == 2
-    waiting.until(lambda: daemons("lamd") <= before[0], "no daemon is left", 10)
-    assert folders() <= before[1]
+        folders = folders_of(pair, bed.hosts)
+        assert len(folders) == 2
+        assert len(daemons("lamd", folders)) == 2
+    waiting.until(lambda: not daemons("lamd", folders), "no daemon is left", 10)
+    assert not any(one.exists() for one in folders)
 
 
 @pytest.mark.parametrize("protocol", ["lam", "lam:lamd"])
@@ -80,14 +80,14 @@ def test_a_side_that_is_killed(bed, protocol):
 
 def test_a_killed_daemon_ends_the_run(bed):
     """The processes notice it, or the run ends at its time limit."""
-    before = daemons("lamd")
     with Pair("lam:lamd", testbed=bed, wait="block", timeout_s=3.0) as pair:
         pair.run(64, count=3)
-        for pid in daemons("lamd") - before:
-            os.kill(int(pid), signal.SIGKILL)
+        folders = folders_of(pair, bed.hosts)
+        for pid in daemons("lamd", folders):
+            os.kill(pid, signal.SIGKILL)
         with pytest.raises(MeasureError):
             pair.run(64, count=3)
-    waiting.until(lambda: daemons("lamd") <= before, "no daemon is left", 10)
+    waiting.until(lambda: not daemons("lamd", folders), "no daemon is left", 10)
 
 
 @pytest.mark.parametrize("side", [0, 1])
@@ -102,7 +102,7 @@ def test_what_is_killed_on_a_host_of_ssh_leaves_no_daemon(tmp_path, killed, side
             with pytest.raises(MeasureError, match=r"refuses to run as root\. Remedy: --hosts ssh:USER@A,USER@B"):
                 Pair("lam", testbed=remote, wait="block")
             return
-        kill_on_ssh("lam", remote, killed, side, variable="LAM_MPI_SESSION_PREFIX", command="lamd")
+        kill_on_ssh("lam", remote, killed, side, command="lamd")
 
 
 def test_what_it_cannot_do():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import needs
 import pytest
 import waiting
-from daemon_cases import daemons, datagrams, folders, kill_a_side, kill_on_ssh
+from daemon_cases import daemons, datagrams, folders_of, kill_a_side, kill_on_ssh
 from ssh_hosts import ssh_hosts
 
 from viakit.measure import plan
@@ -39,13 +39,13 @@ def test_routes_are_those_of_pvm(bed):
 
 
 def test_nothing_is_left(bed):
-    before = daemons("pvmd"), folders()
     with Pair("pvm3", testbed=bed, wait="block") as pair:
         pair.run(64, count=3)
-        assert len(daemons("pvmd") - before[0]) >= 2  # one more while a host is added
-        assert len(folders() - before[1]) == 2
-    waiting.until(lambda: daemons("pvmd") <= before[0], "no daemon is left", 10)
-    assert folders() <= before[1]
+        folders = folders_of(pair, bed.hosts)
+        assert len(folders) == 2
+        assert len(daemons("pvmd", folders)) >= 2  # one more while a host is added
+    waiting.until(lambda: not daemons("pvmd", folders), "no daemon is left", 10)
+    assert not any(one.exists() for one in folders)
 
 
 def test_a_side_that_is_killed(bed):
@@ -58,7 +58,7 @@ def test_what_is_killed_on_a_host_of_ssh_leaves_no_daemon(tmp_path, killed, side
     """Its folder is removed, too, although no other measurement follows on that host."""
     needs.tool("pvm")
     with ssh_hosts(tmp_path), Remote("ssh:h0,h1") as remote:
-        kill_on_ssh("pvm3", remote, killed, side, variable="PVM_TMP", command="pvmd")
+        kill_on_ssh("pvm3", remote, killed, side, command="pvmd")
 
 
 def test_what_it_cannot_do():

@@ -145,23 +145,20 @@ def test_a_pulled_cable_is_noticed_on_both_machines(two, tmp_path):
     (tmp_path / "client.py").write_text(CLIENT)
     how = {"stdout": subprocess.PIPE, "env": {"VIAKIT_SILENCE_S": "1000", "MARK": str(tmp_path)}, "text": True}
     mark = f"MARK={tmp_path}".encode()
-    with (
-        two[1].popen([sys.executable, "-c", LISTEN], **how) as agent,
-        two[0].popen([sys.executable, "-c", DRIVE, str(tmp_path / "client.py")], **how) as driver,
-    ):
-        try:
-            assert agent.stdout.readline() == "listens\n"
-            assert driver.stdout.readline() == "runs\n"
-            two[1].run(["ip", "link", "set", "eth0", "down"], timeout=LIMIT_S)
-            said = driver.stdout.readline()
-            assert "host there" in said
-            assert "acknowledges no packet" in said
-            left = lambda: [words for words in marked(mark).values() if words.startswith("sleep")]  # noqa: E731
-            until(lambda: not left(), "sleep has ended")
-            assert agent.wait(LIMIT_S) == 0
-        finally:
-            agent.kill()
-            driver.kill()
+    with contextlib.ExitStack() as ends:
+        agent = ends.enter_context(two[1].popen([sys.executable, "-c", LISTEN], **how))
+        ends.callback(agent.kill)
+        assert agent.stdout.readline() == "listens\n"
+        driver = ends.enter_context(two[0].popen([sys.executable, "-c", DRIVE, str(tmp_path / "client.py")], **how))
+        ends.callback(driver.kill)
+        assert driver.stdout.readline() == "runs\n"
+        two[1].run(["ip", "link", "set", "eth0", "down"], timeout=LIMIT_S)
+        said = driver.stdout.readline()
+        assert "host there" in said
+        assert "acknowledges no packet" in said
+        left = lambda: [words for words in marked(mark).values() if words.startswith("sleep")]  # noqa: E731
+        until(lambda: not left(), "sleep has ended")
+        assert agent.wait(LIMIT_S) == 0
 
 
 WAITS = """

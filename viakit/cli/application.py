@@ -21,7 +21,6 @@ from viakit.cli.running import (
 )
 from viakit.launch import mpi_library as mpi
 from viakit.launch.described import on_machine, protocol_on
-from viakit.launch.policy import wish
 from viakit.measure import plot, result
 
 __all__ = ["app", "speedup"]
@@ -90,7 +89,8 @@ def app(
     if wants_help and name is None:
         click.echo(ctx.get_help())
         return
-    from viakit.apps import harness, jobs  # start-up time
+    from viakit.apps import harness, jobs  # start-up time, as the next one
+    from viakit.launch.policy import wish
 
     if name is None:
         for one in harness.NAMES:

@@ -6,9 +6,8 @@ import contextlib
 import tempfile
 from collections.abc import Iterator
 
-from viakit import _core, machines
+from viakit import machines
 from viakit.launch.options import CHANNELS
-from viakit.launch.policy import split
 
 __all__ = ["check_protocol", "on_machine", "protocol_on"]
 
@@ -36,6 +35,8 @@ def protocol_on(name: str, requested: str | None, policy: str | None = None) -> 
     MachineError, ValueError
         If the machine cannot have the protocol, or the policy is invalid.
     """
+    from viakit import _core  # start-up time of --help
+
     protocol = requested or (policy and _core.policy_channel(policy)) or machines.load(name).protocol()
     check_protocol(name, protocol)
     return protocol
@@ -43,6 +44,8 @@ def protocol_on(name: str, requested: str | None, policy: str | None = None) -> 
 
 def check_protocol(name: str, protocol: str) -> None:
     """Raise :class:`viakit.machines.MachineError` if jobs on a machine cannot use a protocol, such as "tcp:pvm"."""
+    from viakit.launch.policy import split  # start-up time of --help: it loads the library
+
     machine = machines.load(name)
     channel = split(protocol)[0]
     if channel not in CHANNELS:
