@@ -277,51 +277,63 @@ def card_disconnect(me: Side):
         vi.post_send(via.Descriptor.rdma_write(store.segment, address, handle))
 
 
+class Writer:
+    """A connected VI, and memory of one length on both sides. A write goes from all of one to all of the other."""
+
+    def __init__(self, me: Side, nbytes: int, level: via.Reliability = via.Reliability.RELIABLE_DELIVERY):
+        self.vi = me.vi(level, rdma_write=True)
+        self.store = Guarded(me, nbytes, rdma_write=True)
+        me.join(self.vi)
+        self.target = me.meet([self.store.address, self.store.region.handle])
+
+    def post(self, seed: int):
+        self.store.inside[:] = pattern(self.store.inside.size, seed)
+        self.vi.post_send(via.Descriptor.rdma_write(self.store.segment, *self.target))
+
+    def write(self, seed: int):
+        self.post(seed)
+        self.vi.send_wait(LIMIT_S)
+
+    def holds(self, seed: int) -> bool:
+        return np.array_equal(self.store.inside, pattern(self.store.inside.size, seed))
+
+
 def card_rights_changed(me: Side):
     """The key that the peer knows ends with a change of rights. While the new ones allow its writes, they succeed, by
     frames and then by the card again."""
-    nbytes = 20000
-    vi = me.vi(via.Reliability.RELIABLE_RECEPTION, rdma_write=True)
-    store = Guarded(me, nbytes, rdma_write=True)
-    me.join(vi)
-    address, handle = me.meet([store.address, store.region.handle])
-
-    def write(seed: int):
-        store.inside[:] = pattern(nbytes, seed)
-        vi.post_send(via.Descriptor.rdma_write(store.segment, address, handle))
-        vi.send_wait(LIMIT_S)
-
+    writer = Writer(me, 20000, via.Reliability.RELIABLE_RECEPTION)
+    vi, store = writer.vi, writer.store
     if me.is_a:
-        write(1)
+        writer.write(1)
         assert vi.counters["rdma_writes_by_card"] == 1
     me.meet()
     if me.is_b:
         store.region.set_attributes(rdma_read=True)
     me.meet()
     if me.is_a:
-        write(2)
+        writer.write(2)
         assert vi.counters["rdma_writes_by_card"] == 1, "the old key was still valid"
-        again_by_card(vi, write)
+        again_by_card(writer)
     me.meet()
     if me.is_b:
-        assert np.array_equal(store.inside, pattern(nbytes, 3))
+        assert writer.holds(3)
         store.region.set_attributes(rdma_write=False)
     me.meet()
     if me.is_a:
-        vi.post_send(via.Descriptor.rdma_write(store.segment, address, handle))
+        writer.post(4)
         assert failed(vi.send_wait, LIMIT_S) & via.Status.RDMA_PROT_ERROR
     else:
         me.until(lambda: via.ErrorCode.RDMAW_PROT in me.errors(), "RDMAW_PROT")
     me.meet()
 
 
-def again_by_card(vi: via.Vi, write):
+def again_by_card(writer: Writer):
     """Write until the card does it again."""
-    before = vi.counters["rdma_writes_by_card"]
+    before = writer.vi.counters["rdma_writes_by_card"]
     deadline = time.monotonic() + LIMIT_S
-    while vi.counters["rdma_writes_by_card"] == before:
+    while writer.vi.counters["rdma_writes_by_card"] == before:
         assert time.monotonic() < deadline, "all writes go as frames"
-        write(3)
+        writer.write(3)
 
 
 def card_outage(me: Side, interface: str):
@@ -329,22 +341,10 @@ def card_outage(me: Side, interface: str):
 
     Frames repeat the write, and later ones go by the card again.
     """
-    nbytes = 30000
-    vi = me.vi(rdma_write=True)
-    store = Guarded(me, nbytes, rdma_write=True)
-    me.join(vi)
-    address, handle = me.meet([store.address, store.region.handle])
-
-    def post(seed: int):
-        store.inside[:] = pattern(nbytes, seed)
-        vi.post_send(via.Descriptor.rdma_write(store.segment, address, handle))
-
-    def write(seed: int):
-        post(seed)
-        vi.send_wait(LIMIT_S)
-
+    writer = Writer(me, 30000)
+    vi = writer.vi
     if me.is_a:
-        write(1)
+        writer.write(1)
         assert vi.counters["rdma_writes_by_card"] == 1
     me.meet()
     outage = contextlib.ExitStack()
@@ -355,7 +355,7 @@ def card_outage(me: Side, interface: str):
     me.meet()
     if me.is_a:
         frames = vi.counters["frames_sent"]
-        post(2)
+        writer.post(2)
         me.until(lambda: vi.counters["frames_sent"] > frames + 10, "frames in place of the card")
     me.meet()
     outage.close()
@@ -363,12 +363,12 @@ def card_outage(me: Side, interface: str):
     if me.is_a:
         vi.send_wait(LIMIT_S)
         assert vi.counters["rdma_writes_by_card"] == 1
-        again_by_card(vi, write)
+        again_by_card(writer)
     me.meet()
     if me.is_b:
-        assert np.array_equal(store.inside, pattern(nbytes, 3))
+        assert writer.holds(3)
         assert vi.counters["rdma_writes_received"] >= 1
-    store.check()
+    writer.store.check()
     me.meet()
 
 
