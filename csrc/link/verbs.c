@@ -3,8 +3,8 @@
  *
  *    | IP | UDP, port 4791 | transport header, Q_Key | wire header | payload |      at most the port's MTU
  *
- * Device: verbs:DEVICE or verbs:INTERFACE, with an optional :PORT. A NIC has one queue pair of unreliable datagrams, and
- * below it a NIC of the link udp at the port's own IP address. The two divide the frames:
+ * Device: verbs:DEVICE or verbs:INTERFACE, with an optional :PORT. A NIC has one queue pair of unreliable datagrams,
+ * and below it a NIC of the link udp at the port's own IP address. The two divide the frames:
  *
  *    data, acknowledgements, disconnection    queue pair      no system call where the card has doorbells
  *    connection requests and replies, probes  link udp        stations, names, cookies: udp_station.c
@@ -25,9 +25,18 @@
  * before the reply to a query behind that frame: the peer handles the frames of udp in their order.
  *
  * Replies are accepted from known peers only, with the nonce of the last query. A forged reply would have to guess
- * 64 bits. Neither message is longer than the other. The peer's host needs no field: a GID of RoCE v2 is its IP address.
+ * 64 bits. Neither message is longer than the other. The peer's host needs no field: a GID of RoCE v2 is its IP
+ * address.
  *
- * Only the NIC's owner calls these operations (link.h).
+ * The route to a peer (struct verbs_route) has three states. Data is sent in the last one only:
+ *
+ *   no handle --REPLY--> open         a frame of connecting sends QUERY; data that waits repeats it
+ *   open --ACCEPT or CONFIRM sent--> held --REPLY to a later QUERY--> open
+ *
+ * Only the NIC's owner calls these operations (link.h). None blocks, except open, close and resolve. create_ah() is a
+ * system call, once for each peer.
+ *
+ * Not done: routes through several ports of a card, and InfiniBand's own fabric, where an IP address leads to no GID.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -43,22 +52,25 @@
 #include "link/verbs.h"
 
 #define MIN_MTU 256u           /* the smallest of InfiniBand's five sizes */
-#define QUERY_FIRST VK_MS      /* time after which a frame that waits repeats the query, doubled each time ... */
-#define QUERY_DOUBLED 6        /* ... so many times */
-#define MOST_QUERIES 40        /* queries without a reply, after which frames count as lost */
-#define UDP_EVERY (20 * VK_US) /* between two polls of the sockets */
+#define QUERY_FIRST VK_MS      /* half the time until a waiting frame repeats the query, doubled each time ... */
+#define QUERY_DOUBLED 6        /* ... so many times: 2, 4, ... 64, 64 ms */
+#define MOST_QUERIES 40        /* queries without a reply (2.3 s), after which frames count as lost */
+#define UDP_EVERY (20 * VK_US) /* between two polls of the sockets: each costs a system call */
 #define RECV_BYTES (1u << 21)  /* of receive slots, unless the program requests more */
-#define MOST_RECVS 1024u
-#define LEAST_RECVS 256u
+#define MOST_RECVS 1024u       /* reached by ports whose MTU is below 2048 */
+#define LEAST_RECVS 256u /* as many as VERBS_SENDS: a peer's full send queue fits. The largest MTU, 4096, gives 512 */
 
 /* ---------------------------------------------------------------- queue pairs of peers */
 
+/* Calls are datagrams of the link udp and may be lost. Each kind is repeated by the side that waits for the reply. */
 void verbs_call_peer(struct verbs *v, struct link_peer *peer, struct verbs_call *call)
 {
     call->version_kind = UDP_CALL;
     udp_put(v->udp, v->udp->sockets[0].fd, &peer->name, call, sizeof *call);
 }
 
+/* GRND_NONBLOCK: early in boot the kernel's generator may not be ready, and an operation must not wait for it. The time
+ * then has to do: it can be guessed, but distinguishes a reply from earlier ones. */
 uint64_t verbs_nonce(void)
 {
     uint64_t nonce = 0;
@@ -68,7 +80,8 @@ uint64_t verbs_nonce(void)
 }
 
 /* Queries the peer's queue pair. A repeated query keeps its nonce until the reply arrives. With a new one each time, no
- * reply would be accepted where the round trip takes longer than the time between two queries. */
+ * reply would be accepted where the round trip takes longer than the time between two queries. Without memory no query
+ * is sent, and verbs_route_to() tries again. */
 static void query(struct verbs *v, struct link_peer *peer)
 {
     if (peer->route == NULL)
@@ -83,6 +96,8 @@ static void query(struct verbs *v, struct link_peer *peer)
     verbs_call_peer(v, peer, &(struct verbs_call){.what = VERBS_QUERY, .nonce = peer->route->nonce});
 }
 
+/* hop_limit becomes IP's TTL. 64 is the kernel's default for other protocols (RFC 1700); 1 would end at the first
+ * router. The scope of a link-local IPv6 address is not part of a GID: the entry of the own GID table implies it. */
 struct ib_ah_attr verbs_way_to(const struct verbs *v, const union udp_name *name)
 {
     struct ib_ah_attr way = {
@@ -104,7 +119,8 @@ static struct ib_ah *make_handle(struct verbs *v, const union udp_name *name)
     return v->lib->create_ah(v->pd, &way);
 }
 
-/* Stores the peer's queue pair. A NIC that has another one than before is another NIC at the same port. */
+/* Stores the peer's queue pair. A NIC that has another one than before is another NIC at the same port: its connected
+ * queue pairs and keys are gone. The handle stays, because the host is the same. */
 static void handle_reply(struct verbs *v, struct link_peer *peer, const struct verbs_call *call)
 {
     struct verbs_route *route = peer->route;
@@ -148,6 +164,8 @@ static void call_arrived(struct link *udp, struct link_peer *peer, const uint8_t
         LINK_COUNT(v->client, dropped_malformed, 1);
 }
 
+/* From MOST_QUERIES on, one frame counts as lost for each query, not each frame: the provider retransmits, and its own
+ * limit then ends the connection. */
 const struct verbs_route *verbs_route_to(struct verbs *v, struct link_peer *peer, int *lost)
 {
     *lost = 0;
@@ -165,7 +183,8 @@ const struct verbs_route *verbs_route_to(struct verbs *v, struct link_peer *peer
 
 /* ---------------------------------------------------------------- the data path */
 
-/* Returns whether a frame travels by the link udp. */
+/* Returns whether a frame travels by the link udp: the kinds from RESET on, which connect (frame_format.h), and probes,
+ * which also reach a peer whose queue pair is not known. */
 static int by_udp(uint8_t version_kind)
 {
     return (version_kind & 15) >= WIRE_RESET || (version_kind & 15) == WIRE_PROBE;
@@ -180,7 +199,8 @@ static int precedes_data(uint8_t version_kind)
 }
 
 /* Sends a frame that connects, by the link udp. Frames that precede data bring a query with them, because the peer may
- * be a new NIC at the same port. */
+ * be a new NIC at the same port. Returns as send(). The query of ACCEPT and CONFIRM leaves after the frame, on the same
+ * socket: its reply proves that the peer has handled the frame, as far as the network kept their order. */
 static int send_by_udp(struct verbs *v, struct link_peer *peer, struct link_frame *frame)
 {
     int kind = frame->header.version_kind & 15, ends = kind == WIRE_ACCEPT || kind == WIRE_CONFIRM;
@@ -198,7 +218,8 @@ static int send_by_udp(struct verbs *v, struct link_peer *peer, struct link_fram
     return sent;
 }
 
-/* Link operation. */
+/* Link operation. Frames that connect are sent one by one. A run of others goes to the card in batches. A frame that
+ * counts as lost is reported as accepted, so that the provider's timer of retransmission runs for it. */
 static int verbs_send(struct link *link, struct link_peer *peer, struct link_frame *frames, int n)
 {
     struct verbs *v = verbs_of(link);
@@ -254,6 +275,7 @@ static int verbs_arm(struct link *link)
 
 _Static_assert(2 + UDP_LANES <= LINK_WATCHED, "a sleeper watches the channel and all sockets");
 
+/* The channel is first, then the sockets in the order of udp_watch(). verbs_woken() relies on it. */
 static int verbs_watch(struct link *link, struct pollfd *fds)
 {
     struct verbs *v = verbs_of(link);
@@ -302,7 +324,9 @@ static int verbs_resolve(const uint8_t own[6], const char *name, unsigned index,
 
 /* ---------------------------------------------------------------- opening */
 
-/* Link operation, also for a link that was opened only in part. Handles before their protection domain. */
+/* Link operation, also for a link that was opened only in part. Handles before their protection domain. No peer is
+ * notified here: the socket of the link udp closes, and the kernel then reports "port unreachable" to each that sends.
+ * */
 static void verbs_close(struct link *link)
 {
     struct verbs *v = verbs_of(link);
@@ -323,7 +347,8 @@ static void verbs_close(struct link *link)
     free(v);
 }
 
-/* Uses the port's MTU, or a smaller one if requested. */
+/* Uses the port's MTU, or a smaller one if requested. Two NICs may differ: they exchange their limits when they
+ * connect, and each splits its messages by the smaller one. Returns 0, or -EINVAL, explained. */
 static int settle_mtu(struct verbs *v, const viakit_nic_options *options)
 {
     if (options->mtu > v->mtu) {

@@ -8,6 +8,15 @@
  * A device is given by its own name (`rdma link`, `ibv_devices`), or by the name of its network interface, as on eth
  * and udp. A GID of RoCE v2 is an IP address of that interface. An IPv4 one is preferred: its six bytes suffice in any
  * process (udp_address.c). Then come other IPv6 addresses before link-local ones.
+ *
+ *   text --split--> name, port --choose--> device of the library --open_device--> context
+ *        --settle_port--> `at` (device, port, interface, GID and its index), mtu, max_message
+ *
+ * The files are read, and not ibv_query_gid(3), because that call returns neither the type of a GID nor its interface.
+ * The kernel changes the table when an address is added or removed. `at` is a copy of the time of opening: viakit does
+ * not follow later changes.
+ *
+ * Only the thread that opens or closes the NIC calls these functions. They block for the time of the system calls.
  */
 #include <arpa/inet.h>
 #include <dirent.h>
@@ -23,8 +32,8 @@
 #include "link/verbs.h"
 
 #define CLASS "/sys/class/infiniband"
-#define MOST_PORTS 16u
-#define MOST_GIDS 256
+#define MOST_PORTS 16u /* cards have one or two; the bound ends the search of a device without a matching port */
+#define MOST_GIDS 256  /* entries of a port's table that are searched; rdma_rxe has 1024, filled from the first on */
 
 /* Reads a line of a file of sysfs, without its end. Returns 0 if the file does not exist or cannot be read: entries of
  * the GID table that are not in use give an error. */
@@ -39,7 +48,7 @@ static int read_line(char *line, size_t room, const char *path)
     return n > 0;
 }
 
-/* Reads an attribute of an entry of a port's GID table. */
+/* Reads an attribute of an entry of a port's GID table. Returns 0 if it has none, as read_line(). */
 static int read_gid_file(char *line, size_t room, const char *device, unsigned port, const char *what, int index)
 {
     char path[256];
@@ -47,13 +56,14 @@ static int read_gid_file(char *line, size_t room, const char *device, unsigned p
     return read_line(line, room, path);
 }
 
+/* An IPv4 address stands in a GID as an IPv4-mapped IPv6 address (RFC 4291, 2.5.5.2). */
 static int is_v4(const union ib_gid *gid)
 {
     static const uint8_t mapped[12] = {[10] = 0xFF, [11] = 0xFF};
     return memcmp(gid->raw, mapped, sizeof mapped) == 0;
 }
 
-/* Returns how well a GID serves: 3 IPv4, 2 IPv6, 1 link-local IPv6, 0 none. */
+/* Returns how well a GID serves: 3 IPv4, 2 IPv6, 1 link-local IPv6 (fe80::/10), 0 none. Free entries are all zeros. */
 static int rank_of(const union ib_gid *gid)
 {
     static const uint8_t none[16];
@@ -63,7 +73,8 @@ static int rank_of(const union ib_gid *gid)
 }
 
 /* Finds the best GID of RoCE v2 of a port. Returns its rank, 0 if the port has no such GID. With an interface only its
- * GIDs count. */
+ * GIDs count. A port with VLANs has GIDs of several interfaces. The first one of equal rank is taken. Each
+ * address may stand twice, also as RoCE v1 (Ethernet type 0x8915, no IP header), which is not used. */
 static int find_gid(struct verbs_port *at, const char *interface)
 {
     char line[64], owner[64];
@@ -86,7 +97,8 @@ static int find_gid(struct verbs_port *at, const char *interface)
     return best;
 }
 
-/* Returns whether the interface belongs to a port of the device, and sets that port. */
+/* Returns whether the interface belongs to a port of the device, and sets that port. It counts if it has any GID, also
+ * one that does not serve. Then settle_port() explains what the interface lacks. */
 static int has_interface(struct verbs_port *at, const char *device, const char *interface)
 {
     snprintf(at->device, sizeof at->device, "%s", device);
@@ -103,7 +115,8 @@ static int has_interface(struct verbs_port *at, const char *device, const char *
     return 0;
 }
 
-/* Finds the first RDMA device of the kernel. Returns 0 if it has none. */
+/* Finds the first RDMA device of the kernel. Returns 0 if it has none. The library skips devices whose user-space
+ * driver is missing, so the kernel may have some when the library's list is empty. */
 static int first_device(char device[VERBS_NAME])
 {
     DIR *folder = opendir(CLASS);
@@ -119,7 +132,7 @@ static int first_device(char device[VERBS_NAME])
     return found;
 }
 
-/* Explains which devices exist instead. Returns -ENODEV. */
+/* Explains which devices exist instead, with their interfaces, as far as the text has room. Returns -ENODEV. */
 static int refuse(const struct ib_library *lib, const char *name, struct ib_device **list, int n)
 {
     char text[300] = "", device[VERBS_NAME];
@@ -147,7 +160,8 @@ static int refuse(const struct ib_library *lib, const char *name, struct ib_devi
     return -ENODEV;
 }
 
-/* Splits "NAME:PORT". *port is 0 if the text has none. Returns -EINVAL, explained, if the port is invalid. */
+/* Splits "NAME:PORT". *port is 0 if the text has none. Returns 0, or -EINVAL, explained, if the port is invalid. The
+ * last colon counts. */
 static int split(const char *text, char name[VERBS_NAME], unsigned *port)
 {
     const char *colon = strrchr(text, ':');
@@ -166,7 +180,8 @@ static int split(const char *text, char name[VERBS_NAME], unsigned *port)
     return 0;
 }
 
-/* Finds the device in the library's list. Its own name precedes an interface of the same name. */
+/* Finds the device in the library's list. Its own name precedes an interface of the same name. Returns NULL if no
+ * device fits. On success at.device and at.port are set. The list belongs to the caller. */
 static struct ib_device *choose(struct verbs *v, const char *name, unsigned port, struct ib_device **list, int n)
 {
     for (int i = 0; i < n; i++)
@@ -181,7 +196,8 @@ static struct ib_device *choose(struct verbs *v, const char *name, unsigned port
     return NULL;
 }
 
-/* Checks the open device's port and finds its address. */
+/* Checks the open device's port and finds its address. Returns 0, or -errno, explained; the device stays open then, and
+ * the caller closes it. */
 static int settle_port(struct verbs *v, const char *name)
 {
     struct ib_port port;
@@ -208,7 +224,8 @@ static int settle_port(struct verbs *v, const char *name)
                    v->at.device, v->at.interface);
         return -ENETDOWN;
     }
-    /* The enum counts 256, 512, ... 4096 from 1 on. */
+    /* The enum counts 256, 512, ... 4096 from 1 on. 1024 is what fits into Ethernet's 1500 bytes with all headers.
+     * InfiniBand allows messages of 2^31 bytes; 1 MiB stands in for a driver that leaves the limit 0. */
     v->max_message = port.max_message ? port.max_message : 1u << 20;
     v->mtu = port.active_mtu >= 1 && port.active_mtu <= 5 ? 128u << port.active_mtu : 1024;
     return 0;
@@ -222,6 +239,8 @@ static void own(int fd)
         (void)vk_file_own(fd);
 }
 
+/* The order matters for messages: a bad text is reported before a missing library, and that before a missing device.
+ * The context's two files belong to the library, which closes them. */
 int verbs_open_device(struct verbs *v, const char *text)
 {
     char name[VERBS_NAME];

@@ -2,8 +2,8 @@
  * Connected queue pairs (RC) for RDMA, and the keys of memory.
  *
  * A NIC that begins RDMA with a peer makes a queue pair `out`, and requests its counterpart `in` from the peer. Each
- * direction has a pair of its own: both sides may begin at the same time, and an error of one direction leaves the other
- * alone. Frames never use them.
+ * direction has a pair of its own: both sides may begin at the same time, and an error of one direction leaves the
+ * other alone. Frames never use them.
  *
  *      initiator                                              target
  *        | -- JOIN(number, first packet, MTU) ----------------> |    makes `in`, for this number
@@ -13,13 +13,25 @@
  *        | == RDMA ===========================================> |    without the target's processor
  *
  * Both are calls, as QUERY in verbs.c, with a nonce, and are repeated until the reply arrives. JOIN carries the key of
- * the target's queue pair of datagrams, which only a host that receives at the initiator's address can know. KEY carries
- * the key of the connection.
+ * the target's queue pair of datagrams, which only a host that receives at the initiator's address can know. KEY
+ * carries the key of the connection.
  *
- * A key of memory stays valid until the target deregisters the memory or changes its rights. The initiator notices that by
- * an error of its queue pair, and queries it again (verbs_rdma.c).
+ * A key of memory stays valid until the target deregisters the memory or changes its rights. The initiator notices
+ * that by an error of its queue pair, and queries it again (verbs_rdma.c).
  *
- * Only the NIC's owner calls these functions.
+ * States of a peer's pair, at the initiator. In all but the last one verbs_pair_ready() refers operations to frames or
+ * lets them wait:
+ *
+ *   no `out` --JOIN sent--> `out` in INIT --JOINED--> joined, `out` in RTS
+ *      ^                        |                        |
+ *      +-- no reply, number 0 --+                        |
+ *      +-- an operation failed (verbs_rdma_end) ---------+        refused_until: not again before this time
+ *
+ * Only the NIC's owner calls these functions. None waits for a peer. Creating, changing and destroying a queue pair are
+ * system calls, so this happens once for each peer, not for each operation.
+ *
+ * Not done: a shared `in` for all peers. RC connects exactly two queue pairs, so a NIC with n peers needs 2n. Cards
+ * with DC or XRC need fewer.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -30,21 +42,23 @@
 #include "base/clock.h"
 #include "link/verbs.h"
 
-#define QUERY_FIRST VK_MS   /* time after which a query is repeated, doubled each time ... */
-#define QUERY_DOUBLED 6     /* ... so many times */
-#define MOST_QUERIES 10     /* 0.3 s; then frames serve ... */
+#define QUERY_FIRST VK_MS   /* half the time after which a query is first repeated, doubled each time ... */
+#define QUERY_DOUBLED 6     /* ... so many times: 2, 4, ... 64, 64 ms */
+#define MOST_QUERIES 10     /* 0.4 s in all; then frames serve ... */
 #define REFUSED (VK_SECOND) /* ... for this time */
 #define TIMEOUT 14          /* 4.096 us * 2^14 = 67 ms until the card repeats a packet */
 #define RETRIES 6           /* 7 is no limit on some cards, and on rdma_rxe */
-#define RNR_TIMER 1
-#define READS 4 /* RDMA reads that are under way at the same time: every card has room for as many */
-#define PSN_MASK 0xFFFFFFu
+#define RNR_TIMER 1         /* 0.01 ms; required, but without effect, because no operation here uses up a receive */
+#define READS 4             /* RDMA reads that are under way at the same time: every card has room for as many */
+#define PSN_MASK 0xFFFFFFu  /* packet and queue pair numbers have 24 bits */
 
+/* RDMA without immediate data uses up no receive at the target, so none is ever posted. */
 static const struct ib_qp_cap capabilities = {
     .send_wrs = VERBS_PAIR_REQUESTS, .recv_wrs = 1, .send_pieces = 1, .recv_pieces = 1};
 
 /* ---------------------------------------------------------------- queue pairs */
 
+/* Destroys a queue pair, if there is one. When the call returns, the card accesses no memory for it any more. */
 static void destroy(struct verbs *v, struct ib_qp **qp)
 {
     VK_HOLD_CANCEL;
@@ -70,8 +84,9 @@ void verbs_pair_free(struct verbs *v, struct verbs_route *route)
     route->pair = NULL;
 }
 
-/* Makes a queue pair that is not connected yet. `access`: what the peer may do by it. Its completions go to the queue of
- * the received datagrams, so that one notification serves both. */
+/* Makes a queue pair that is not connected yet. `access`: what the peer may do by it. Its completions go to the queue
+ * of the received datagrams, so that one notification serves both. Returns NULL if the card has no room for another
+ * one. */
 static struct ib_qp *make(struct verbs *v, uint32_t access)
 {
     struct ib_qp_init init = {.send_cq = v->recv_cq, .recv_cq = v->recv_cq, .cap = capabilities, .type = IB_QP_RC};
@@ -83,7 +98,8 @@ static struct ib_qp *make(struct verbs *v, uint32_t access)
     return qp;
 }
 
-/* Connects the queue pair with the peer's. `value` has the peer's first packet number and MTU. Returns 0 or an errno
+/* Connects the queue pair with the peer's. `psn` is its own first packet number. `value` has the peer's first packet
+ * number and MTU. The path MTU is the smaller of both, rounded down to one of the five sizes. Returns 0 or an errno
  * value. */
 static int connect_pair(struct verbs *v, const struct link_peer *peer, struct ib_qp *qp, uint32_t psn, uint32_t number,
                         uint64_t value)
@@ -111,6 +127,7 @@ static int connect_pair(struct verbs *v, const struct link_peer *peer, struct ib
     return error;
 }
 
+/* The field `value` of JOIN and JOINED: MTU in the upper half, first packet number in the lower one. */
 static uint64_t describe(const struct verbs *v, uint32_t psn)
 {
     return (uint64_t)v->mtu << 32 | psn;
@@ -118,7 +135,9 @@ static uint64_t describe(const struct verbs *v, uint32_t psn)
 
 /* ---------------------------------------------------------------- queries */
 
-/* Returns 1 if the query is to be sent now (again), 0 if a reply may still come, -1 if there were enough. */
+/* Returns 1 if the query is to be sent now (again), 0 if a reply may still come, -1 if there were enough. It requests
+ * the next poll in the first two cases, because no other event may wake the operation that waits. A repeated query
+ * keeps its nonce, so a reply to an earlier one counts. */
 static int is_due(struct verbs *v, struct verbs_query *q)
 {
     uint64_t now = vk_now(), wait = QUERY_FIRST << (q->n < QUERY_DOUBLED ? q->n : QUERY_DOUBLED);
@@ -138,7 +157,8 @@ static int is_due(struct verbs *v, struct verbs_query *q)
     return 1;
 }
 
-/* Requests the counterpart of `out`. */
+/* Requests the counterpart of `out`, and makes `out` first. Random packet numbers keep packets of an earlier connection
+ * between the same two queue pairs from counting as those of this one. */
 static void join(struct verbs *v, struct link_peer *peer)
 {
     struct verbs_pair *pair = peer->route->pair;
@@ -159,6 +179,7 @@ static void join(struct verbs *v, struct link_peer *peer)
                                              .value = describe(v, pair->psn)});
 }
 
+/* Notes that the memory cannot be reached by RDMA, for a while. handle_grant() then replaces the rights. */
 static void refuse_key(struct verbs_rkey *key)
 {
     key->known = 1;
@@ -167,6 +188,7 @@ static void refuse_key(struct verbs_rkey *key)
     key->query = (struct verbs_query){0};
 }
 
+/* Queries the key of the target's memory, or refuses it after MOST_QUERIES. */
 static void query_key(struct verbs *v, struct link_peer *peer, struct verbs_rkey *key)
 {
     int due = is_due(v, &key->query);
@@ -181,7 +203,8 @@ static void query_key(struct verbs *v, struct link_peer *peer, struct verbs_rkey
                                              .number = key->handle});
 }
 
-/* Returns the entry for the memory, as used by that VI. Another one in the same place is forgotten. */
+/* Returns the entry for the memory, as used by that VI. Another one in the same place is forgotten: the table is a
+ * cache with one place for each hash value. 31 spreads the VIs of a peer that use the same handle. */
 static struct verbs_rkey *find_key(struct verbs_pair *pair, const struct link_rdma *r)
 {
     struct verbs_rkey *key = &pair->keys[(r->handle + 31u * r->vi) & (VERBS_KEYS - 1)];
@@ -190,6 +213,7 @@ static struct verbs_rkey *find_key(struct verbs_pair *pair, const struct link_rd
     return key;
 }
 
+/* JOIN and KEY are sent at the same time, so the first operation waits for one round trip, not two. */
 int verbs_pair_ready(struct verbs *v, struct link_peer *peer, const struct link_rdma *r, const struct verbs_rkey **out)
 {
     int lost;
@@ -219,7 +243,9 @@ int verbs_pair_ready(struct verbs *v, struct link_peer *peer, const struct link_
 
 /* ---------------------------------------------------------------- calls */
 
-/* The same nonce: the reply was lost, and the queue pair exists. Another one: the peer has made a new `out`. */
+/* JOIN at the target. The same nonce: the reply was lost, and the queue pair exists. Another one: the peer has made a
+ * new `out`, and the old `in` could not receive from it. The nonce also gives the first packet number, so a repeated
+ * reply contains the same one without storing it. A reply with number 0 means that the card has no queue pair left. */
 static void joined_by(struct verbs *v, struct link_peer *peer, const struct verbs_call *call)
 {
     struct verbs_route *route = peer->route;
@@ -244,6 +270,7 @@ static void joined_by(struct verbs *v, struct link_peer *peer, const struct verb
     verbs_call_peer(v, peer, &reply);
 }
 
+/* JOINED at the initiator. Replies to an earlier JOIN, whose nonce differs, are dropped. */
 static void handle_joined(struct verbs *v, struct link_peer *peer, const struct verbs_call *call)
 {
     struct verbs_pair *pair = peer->route ? peer->route->pair : NULL;
@@ -260,7 +287,8 @@ static void handle_joined(struct verbs *v, struct link_peer *peer, const struct 
     }
 }
 
-/* A VI that does not exist gets no reply: it may be about to. */
+/* KEY at the target. A VI that does not exist gets no reply: it may be about to. Rights 0 in the reply means refused,
+ * also if the card could not register the memory. */
 static void answer(struct verbs *v, struct link_peer *peer, const struct verbs_call *call)
 {
     struct link_grant grant = {0};
@@ -277,6 +305,8 @@ static void answer(struct verbs *v, struct link_peer *peer, const struct verbs_c
     verbs_call_peer(v, peer, &reply);
 }
 
+/* GRANT at the initiator. The nonce has 64 random bits and finds the entry. refuse_key() ends the query, and is the
+ * result if the reply grants no right. */
 static void handle_grant(struct verbs *v, struct link_peer *peer, const struct verbs_call *call)
 {
     struct verbs_pair *pair = peer->route ? peer->route->pair : NULL;

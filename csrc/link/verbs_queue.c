@@ -14,6 +14,20 @@
  *
  * The sender's NIC is the one with that address and the port in the frame's own header. If its queue pair is known, the
  * datagram must come from there.
+ *
+ *   send slot     free --copy, post_send--> the card's --completion of it or of a later one--> free
+ *   receive slot  the card's --completion--> read --n_back: next post_recv--> the card's
+ *
+ * Invariant: `done` <= `sent` <= `done` + VERBS_SENDS, in counts that wrap at 2^32. Each receive slot is in one place:
+ * with the card, in taken[], or in recvs[].
+ *
+ * No barrier stands here. The card writes a slot before its completion, and the driver's poll_cq orders the read of the
+ * completion before later reads of the slot. post_send orders the writes to a slot before the doorbell.
+ *
+ * Not done: sending without a copy. Each frame's payload would have to lie in registered memory until its completion,
+ * and send() returns the memory to its caller at once (link.h).
+ *
+ * Only the NIC's owner calls these functions. None blocks, except for opening and closing.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -35,10 +49,10 @@
 #include "link/seal.h"
 #include "link/verbs.h"
 
-#define LEAST_RECVS 64u
-#define ALIGN 64u
-#define GRH_V4_FROM 32
-#define GRH_V6_FROM 8
+#define LEAST_RECVS 64u /* four batches of VERBS_BATCH; if not even they can be registered, opening fails */
+#define ALIGN 64u       /* bytes of a cache line: the card's write of one slot touches no line of the next */
+#define GRH_V4_FROM 32  /* 20 bytes in front, and the source is at offset 12 of an IPv4 header (RFC 791) */
+#define GRH_V6_FROM 8   /* the source's offset in an IPv6 header (RFC 8200) */
 
 _Static_assert((VERBS_SENDS & (VERBS_SENDS - 1)) == 0, "slots are counted modulo a power of two");
 _Static_assert(VERBS_SENDS >= 2 * VERBS_SIGNAL_EVERY, "a full queue has a send that reports its completion");
@@ -55,7 +69,8 @@ static uint8_t *send_slot(const struct verbs *v, uint32_t i)
     return recv_slot(v, v->n_recvs + (i & (VERBS_SENDS - 1)));
 }
 
-/* Posts the slots that were read. If the card refuses (it should not: they are its own), the queue pair is lost. */
+/* Posts the slots that were read. If the card refuses (it should not: they are its own), the queue pair is lost.
+ * Posting may take the driver's lock, so the thread must not be cancelled inside: VK_HOLD_CANCEL here and below. */
 static void give_back(struct verbs *v)
 {
     struct ib_recv_wr *bad;
@@ -75,6 +90,8 @@ static void give_back(struct verbs *v)
     }
 }
 
+/* Adds a slot to those that go back to the card. recvs[] has room, because a full batch is posted at once. The card may
+ * write the route header and one MTU, not the rest of the slot, which only aligns the next one. */
 static void add_back(struct verbs *v, uint64_t slot)
 {
     v->recvs[v->n_back].id = slot;
@@ -96,7 +113,8 @@ static void fail(struct verbs *v, const char *what, int status)
                  status);
 }
 
-/* Takes the completions of sends. The id of each is the number of sends up to it. */
+/* Takes the completions of sends. The id of each is the number of sends up to it, modulo 2^32, so the last one frees
+ * the slots of all. After an error each later send reports a completion, signalled or not, in the same order. */
 static void reap(struct verbs *v)
 {
     struct ib_wc wc[8];
@@ -122,7 +140,9 @@ static int room_for(struct verbs *v, int n)
     return (uint32_t)n < room ? n : (int)room;
 }
 
-/* Describes the frame of len bytes that lies in the slot of send number `number`. */
+/* Describes the frame of len bytes that lies in the slot of send number `number`. With IB_INLINE the library copies it
+ * into the work request during post_send. It saves the card one read of host memory, and costs the processor a copy, so
+ * inline_most bounds it. */
 static void describe(struct verbs *v, const struct verbs_route *route, uint32_t number, uint32_t len,
                      struct ib_send_wr *wr, struct ib_sge *piece)
 {
@@ -139,7 +159,8 @@ static void describe(struct verbs *v, const struct verbs_route *route, uint32_t 
         wr->flags |= IB_SIGNALED;
 }
 
-/* Rings the doorbell. Returns how many of n requests were accepted, or -errno on a lasting fault. */
+/* Rings the doorbell. Returns how many of n requests were accepted, or -errno on a lasting fault. Slots of refused
+ * requests stay free, because `sent` counts accepted ones only: the provider lays the frames out again. */
 static int ring(struct verbs *v, struct ib_send_wr *wrs, int n)
 {
     VK_HOLD_CANCEL;
@@ -177,6 +198,7 @@ int verbs_post(struct verbs *v, const struct verbs_route *route, struct link_fra
     return accepted ? accepted : -EAGAIN;
 }
 
+/* A failed queue pair reports 0 here, not its error: the provider retries by verbs_post(), which returns the error. */
 int verbs_post_short(struct verbs *v, const struct verbs_route *route, const uint64_t header[WIRE_WORDS],
                      const void *payload, size_t len)
 {
@@ -227,7 +249,10 @@ static void deliver(struct verbs *v, const struct ib_wc *wc)
     link_deliver(v->client, peer->address, peer, frame, wc->len - IB_GRH_LEN);
 }
 
-/* Takes completions from the queue, if none are left from the last time. Returns whether there are any. */
+/* Takes completions from the queue, if none are left from the last time. Returns whether there are any. They are copied
+ * out in one call, because each poll_cq takes a lock and may ring a doorbell. verbs_take() may leave some for its next
+ * call, when its budget is used up. A negative result of poll_cq (the queue is broken) counts as none. Connections then
+ * end by their own time-outs. */
 static int refill(struct verbs *v)
 {
     if (v->at_taken < v->n_taken)
@@ -238,6 +263,8 @@ static int refill(struct verbs *v)
     return n > 0;
 }
 
+/* The completion is copied and at_taken is moved before the delivery, because deliver() may call the link again
+ * (link.h). The slot of a failed receive is not posted again: the queue pair has stopped. */
 int verbs_take(struct verbs *v, int budget)
 {
     int n = 0;
@@ -260,7 +287,8 @@ int verbs_take(struct verbs *v, int budget)
     return n;
 }
 
-/* The request comes first: a frame that arrives between it and the check is notified. */
+/* The request comes first: a frame that arrives between it and the check is notified. In the other order, a frame
+ * between the two would wait until the next one. */
 int verbs_arm_queue(struct verbs *v)
 {
     VK_HOLD_CANCEL;
@@ -268,6 +296,8 @@ int verbs_arm_queue(struct verbs *v)
     return refill(v);
 }
 
+/* All events are of recv_cq, the only queue with this channel. They are acknowledged in one call, because that takes a
+ * mutex (ibv_ack_cq_events(3)). */
 void verbs_clear_channel(struct verbs *v)
 {
     VK_HOLD_CANCEL;
@@ -302,7 +332,9 @@ static int map_slots(struct verbs *v)
     return error;
 }
 
-/* Registers as many slots as the limit of locked memory allows, at least LEAST_RECVS. */
+/* Registers as many slots as the limit of locked memory allows, at least LEAST_RECVS. A registration pins its pages,
+ * and the kernel counts them against RLIMIT_MEMLOCK (by default 8 MiB since Linux 5.16, 64 KiB before). Returns 0 or
+ * -errno, explained. */
 static int make_slots(struct verbs *v)
 {
     for (;;) {
@@ -343,7 +375,9 @@ static int make_pair(struct verbs *v)
     return v->qp ? 0 : errno ? -errno : -EIO;
 }
 
-/* Brings the queue pair into the state in which it sends. Q_Keys with the highest bit are for privileged programs. */
+/* Brings the queue pair into the state in which it sends. Q_Keys with the highest bit are controlled: the kernel
+ * refuses them to programs without privileges (InfiniBand 1.6, 3.5.3). A Q_Key that is not random still works: it
+ * keeps strays out, and is no secret from a host on the path. Returns 0 or -errno. */
 static int start_pair(struct verbs *v)
 {
     if (getrandom(&v->qkey, sizeof v->qkey, 0) != (ssize_t)sizeof v->qkey)
@@ -365,6 +399,11 @@ static int explained(struct verbs *v, const char *what, int error)
     return error;
 }
 
+/* Sizes of the completion queues: a queue that overflows is an error that does not pass. recv_cq has room for all
+ * receive slots, for all RDMA requests under way, and for as many of queue pairs that were destroyed while their
+ * completions waited. send_cq has room for all sends, because after an error each one completes.
+ *
+ * The channel's file is read by a thread that sleeps in poll(2), so get_cq_event must not block: O_NONBLOCK. */
 int verbs_open_queue(struct verbs *v, uint32_t n_recvs)
 {
     v->slot_len = (IB_GRH_LEN + v->mtu + ALIGN - 1) / ALIGN * ALIGN;

@@ -8,14 +8,21 @@
  * promises no order. So a program that polls the last word finds everything before it.
  *
  * Errors: a request that fails stops the queue pair, and all requests behind it fail. The queue pair is then destroyed,
- * which ends every access of the card to this process's memory for it. All operations of the peer end with an error, and
- * the provider repeats them. Reasons are a key that is no longer valid, a peer that is gone, or a wire that lost all
- * copies of a packet. After an error frames serve for PAUSE.
+ * which ends every access of the card to this process's memory for it. All operations of the peer end with an error,
+ * and the provider repeats them. Reasons are a key that is no longer valid, a peer that is gone, or a wire that lost
+ * all copies of a packet. After an error frames serve for PAUSE.
  *
- * Completions of a queue pair that was destroyed may still come. Each use of an entry of operations[] has another id, by
- * which they are recognized.
+ * Completions of a queue pair that was destroyed may still come. Each use of an entry of operations[] has another id,
+ * by which they are recognized.
  *
- * Only the NIC's owner calls these functions.
+ * Invariant: an operation counts in n_requests of the NIC and of the pair, and in `users` of each of its pieces, from
+ * note() until finish(). Then exactly one report follows, except for one that start() refuses in the same call.
+ *
+ * No barrier stands here. post_send orders the program's writes to its memory before the doorbell. The driver's poll_cq
+ * orders the read of a completion before later reads of the memory that a read filled. At the target the card stores
+ * into memory without a completion: the program's acquiring load of the last word orders the rest after it.
+ *
+ * Only the NIC's owner calls these functions. drop_memory() is the one that waits.
  */
 #include <errno.h>
 #include <sched.h>
@@ -27,13 +34,15 @@
 #include "base/clock.h"
 #include "link/verbs.h"
 
-#define PAUSE (50 * VK_MS)
-#define PATIENCE (30 * VK_SECOND)
-#define WORD 8
-#define RETRY (20 * VK_US)
+#define PAUSE (50 * VK_MS)        /* at most 20 new queue pairs a second for a peer whose operations keep failing */
+#define PATIENCE (30 * VK_SECOND) /* far beyond the card's own limit: 7 time-outs of 67 to 268 ms (verbs_pair.c) */
+#define WORD 8                    /* bytes of a write's last word, which programs poll */
+#define RETRY (20 * VK_US)        /* until a full queue is tried again */
 
 /* ---------------------------------------------------------------- memory */
 
+/* mr is NULL if the card or the limit of locked memory refuses: operations with the memory then go by frames. Local
+ * writes are always allowed, because InfiniBand requires that for remote ones (ibv_reg_mr(3)), and reads store here. */
 static struct link_memory *add_memory(struct link *link, void *address, size_t len, uint32_t rights)
 {
     struct verbs *v = verbs_of(link);
@@ -147,6 +156,7 @@ static struct verbs_operation *free_operation(struct verbs *v)
     return NULL;
 }
 
+/* Requests a poll, after which the provider starts the operation again. Returns -EAGAIN. */
 static int again_soon(struct verbs *v)
 {
     link_timer(v->client, vk_now() + RETRY);
@@ -169,6 +179,8 @@ static void note(struct verbs *v, struct verbs_operation *o, struct link_peer *p
     v->n_requests += (uint32_t)n;
 }
 
+/* The target's card checks key, range and rights again. The check here avoids an error that would stop the queue pair,
+ * and with it all operations of the peer. */
 static int start(struct link *link, struct link_peer *peer, const struct link_rdma *r)
 {
     struct verbs *v = verbs_of(link);
@@ -209,6 +221,7 @@ static int start(struct link *link, struct link_peer *peer, const struct link_rd
     return -EOPNOTSUPP;
 }
 
+/* The provider calls this when a connection with operations under way ends (via_card_stop()). */
 static void cancel(struct link *link, struct link_peer *peer)
 {
     if (peer->route && peer->route->pair)
