@@ -10,6 +10,12 @@
  * Datagrams may be lost where a buffer is full, and may arrive twice or late. The provider's reliable levels repair
  * that. This link avoids causing it: the window is sized to the receive buffer that the kernel granted, and frames to
  * the path.
+ *
+ * Only the NIC's owner calls the operations, except resolve (udp_address.c). None blocks, because all sockets are read
+ * and written with MSG_DONTWAIT. 
+ *
+ * Not done: sending from a queue of the kernel's own (io_uring, MSG_ZEROCOPY). Both need the payload until a
+ * completion, and send() returns it to its caller at once (link.h).
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -20,18 +26,17 @@
 #include "base/files.h"
 #include "link/udp.h"
 
-#define IP4_LEN 20
-#define IP6_LEN 40
-#define UDP_LEN 8
+#define IP4_LEN 20        /* bytes without options, which the kernel adds to no datagram here (RFC 791) */
+#define IP6_LEN 40        /* without extension headers (RFC 8200) */
+#define UDP_LEN 8         /* RFC 768 */
 #define MIN_MTU 320u      /* headers and the longest connection request, bytes */
-#define SUPER_MOST 65487u /* fits behind either IP header */
+#define SUPER_MOST 65487u /* 65535 bytes of an IP packet, less both headers of IPv6: fits behind either IP header */
 #define SUPER_LEAST 8192u /* smaller super-frames save little */
 #define OVERHEAD 2        /* the kernel charges a datagram in a receive buffer up to this many times its length */
-#define LEAST_WINDOW \
-    8 /* super-frames that a receive buffer should hold, so that sender and receiver work at the same time */
+#define LEAST_WINDOW 8    /* super-frames that a receive buffer should hold, so that both sides work at the same time */
 
 #ifndef UDP_SEGMENT
-#define UDP_SEGMENT 103
+#define UDP_SEGMENT 103 /* of linux/udp.h, Linux 4.18; the C library's header may be older */
 #endif
 
 /* Link operation, also for a link that was opened only in part: every descriptor is -1 or open. Lanes first, because
@@ -49,7 +54,8 @@ static void udp_close(struct link *link)
     free(link);
 }
 
-/* Uses the interface's MTU, or a smaller one if requested. `head` is the size of IP's and UDP's headers. */
+/* Uses the interface's MTU, or a smaller one if requested. `head` is the size of IP's and UDP's headers. Returns 0, or
+ * -EINVAL, explained. */
 static int settle_mtu(struct link *link, const viakit_nic_options *options)
 {
     if (options->mtu > link->mtu) {
@@ -94,7 +100,8 @@ static void settle_sizes(struct link *link)
 }
 
 /* Opens the NIC's own socket and the station's common one, and allocates the receive buffer. IP_RECVERR keeps each ICMP
- * error with the datagram's destination, because the NIC's socket sends to many. */
+ * error with the datagram's destination, because the NIC's socket sends to many. Returns 0 or -errno, explained. The
+ * caller closes what an incomplete opening has left. */
 static int make_sockets(struct link *link)
 {
     int is_v4 = link->name.any.sa_family == AF_INET, one = 1, error = udp_claim(link);
@@ -116,7 +123,8 @@ static int make_sockets(struct link *link)
 }
 
 /* Link operation. The window is the number of sends that the receive buffer holds. A peer with a smaller buffer loses
- * frames, and the provider's congestion window adapts. */
+ * frames, and the provider's congestion window adapts. At least 2, or the sender would wait for the acknowledgement of
+ * each. */
 static int udp_open(struct link_client *client, const char *device, const viakit_nic_options *options,
                     struct link **out, struct link_limits *limits)
 {

@@ -8,6 +8,17 @@
  * address. A table of this process maps marks to addresses. It holds this host's own addresses, those that the name
  * service returned, and those of hosts that sent datagrams. Hence the six bytes of an IPv4 address suffice in any
  * process. The name or full address of a remote IPv6 host must be resolved once in each process that connects to it.
+ *
+ *   IPv6 address --mark_of--> 28 bits --find_mark--> the address, if this process has learnt it
+ *
+ * Invariant: learnt.names[0 .. min(n, MAX_LEARNT)) are filled, each with another address and scope. learnt.n never
+ * decreases. 
+ *
+ * Any thread may call these functions. The mutex protects the table, and a child of fork() inherits it unlocked. Only
+ * udp_resolve() and udp_resolve_at() may block on the network: getaddrinfo() may query DNS. The caller holds no NIC
+ * then.
+ *
+ * Not done: names that the table has lost are not resolved again by themselves. The caller would have to give the text.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -24,7 +35,8 @@
 #include "base/thread.h"
 #include "link/udp.h"
 
-/* An entry has 28 bytes. With more hosts at once, the oldest must be resolved again. */
+/* An entry has 28 bytes, so the table has 28 KiB. A search reads all of it, but happens only when a peer is added or a
+ * name is resolved. With more hosts at once, the oldest must be resolved again. */
 #define MAX_LEARNT 1024
 
 static struct {
@@ -47,6 +59,8 @@ int udp_same_host(const union udp_name *a, const union udp_name *b)
            a->v6.sin6_scope_id == b->v6.sin6_scope_id;
 }
 
+/* For messages and for the prefix of the station's names. Without the scope: two link-local addresses that differ in it
+ * only have one text. */
 void udp_text(const union udp_name *name, char text[INET6_ADDRSTRLEN])
 {
     const void *p =
@@ -68,6 +82,7 @@ static uint32_t mark_of(const struct in6_addr *a)
     return (uint32_t)h & 0x0FFFFFFF;
 }
 
+/* The port of the stored name is whatever the caller had; udp_unpack() replaces it. IPv4 needs no entry. */
 void udp_learn(const union udp_name *name)
 {
     if (name->any.sa_family != AF_INET6)
@@ -108,7 +123,8 @@ void udp_pack(const union udp_name *name, uint16_t station, uint8_t address[6])
     address[5] = (uint8_t)station;
 }
 
-/* The name's port is the station's common one. For a NIC the caller sets that NIC's (udp_set_port). */
+/* The name's port is the station's common one. For a NIC the caller sets that NIC's (udp_set_port). A NIC's sockets
+ * are of one family, so an address of the other one cannot be reached, even if the host has both. */
 int udp_unpack(const uint8_t address[6], int family, union udp_name *name)
 {
     uint32_t bits;
@@ -168,7 +184,8 @@ static int split_port(const char *text, char *host, size_t room, uint16_t *port)
     return 0;
 }
 
-/* Parses a numeric address, with %SCOPE if need be. */
+/* Parses a numeric address, with %SCOPE if need be. Returns 0, or -EINVAL, not explained: the text may still be the
+ * name of an interface. */
 static int parse_numeric(const char *text, union udp_name *name)
 {
     /* Numeric only: no name service is queried, so this does not block. getaddrinfo() parses the forms of both
@@ -189,6 +206,8 @@ int udp_resolve(const uint8_t own[6], const char *text, unsigned index, uint8_t 
     return udp_resolve_at(own, text, index, WIRE_UDP_PORT, address);
 }
 
+/* The order is that of getaddrinfo() (RFC 6724, and /etc/gai.conf). A socket type is given because the list would have
+ * each address once for each type without one, and index would count them. */
 int udp_resolve_at(const uint8_t own[6], const char *text, unsigned index, uint16_t station, uint8_t address[6])
 {
     char host[256];
@@ -252,7 +271,8 @@ static int refuse(const char *what, const struct ifaddrs *all)
 
 /* Finds the address of this host's default route. No datagram is sent: connecting a datagram socket only has the kernel
  * choose a route, and a local address with it. 192.0.2.0/24 and 2001:db8::/32 are reserved for documentation (RFC 5737,
- * 3849), so no host has them. Port 9 is "discard". */
+ * 3849), so no host has them. Port 9 is "discard" (RFC 863). Returns 0, or -1 if the host has no default route for that
+ * family. */
 static int default_route(int family, union udp_name *name)
 {
     union udp_name far;
@@ -269,7 +289,8 @@ static int default_route(int family, union udp_name *name)
     return error;
 }
 
-/* Finds the first address of an interface, IPv4 before IPv6. */
+/* Finds the first address of an interface, IPv4 before IPv6: an IPv4 address needs no resolving in other processes.
+ * Returns 0, or -1 if it has none. */
 static int of_interface(const struct ifaddrs *all, const char *interface, union udp_name *name)
 {
     /* interface NULL: any but the loopback. */
@@ -285,7 +306,8 @@ static int of_interface(const struct ifaddrs *all, const char *interface, union 
     }
 }
 
-/* Parses the device's text: empty, an address, or an interface. An address precedes an interface of the same name. */
+/* Parses the device's text: empty, an address, or an interface. An address precedes an interface of the same name.
+ * Returns 0, or -ENODEV, explained. An address may be another host's: find_interface() detects that. */
 static int choose(const char *host, const struct ifaddrs *all, union udp_name *name)
 {
     if (*host == 0) {
@@ -301,7 +323,8 @@ static int choose(const char *host, const struct ifaddrs *all, union udp_name *n
     return refuse(what, all);
 }
 
-/* Returns the interface's MTU, or Ethernet's if it cannot be read. */
+/* Returns the interface's MTU in bytes, IP header included, or Ethernet's if it cannot be read. netdevice(7): the
+ * socket only selects the network namespace, so its family need not be the NIC's. */
 static uint32_t mtu_of(const char *interface)
 {
     struct ifreq r;
@@ -314,7 +337,8 @@ static uint32_t mtu_of(const char *interface)
     return known ? (uint32_t)r.ifr_mtu : 1500;
 }
 
-/* Finds the interface that has the address. Stores all IPv6 addresses of this host on the way. */
+/* Finds the interface that has the address. Stores all IPv6 addresses of this host on the way, so that NICs of one host
+ * reach each other without resolving. Returns 0, or -ENODEV, explained. */
 static int find_interface(const struct ifaddrs *all, union udp_name *name, char interface[IFNAMSIZ])
 {
     char text[INET6_ADDRSTRLEN], what[160];

@@ -10,6 +10,16 @@
  *
  * Each poll costs a system call, which this link cannot avoid. A sleeping thread sleeps on the sockets themselves and
  * reads only those that woke it. A sender to a program that polls does not pay for a wake-up.
+ *
+ *   peer's socket   unconnected --LANE_AFTER datagrams--> lane, fresh --first empty read--> lane
+ *                        ^                                    |                               |
+ *                        +---- another peer needs the lane, or this one is lost --------------+
+ *
+ * Invariant: order of a peer's datagrams. A socket is read until it is empty, or AT_A_CHANGE times, before the peer
+ * moves to another one.
+ *
+ * Only the NIC's owner calls these functions. None blocks. The buffer is overwritten by the next receiving call, so
+ * deliver() of the provider copies what it needs.
  */
 #include <errno.h>
 #include <linux/filter.h>
@@ -29,13 +39,12 @@
 #include "link/udp.h"
 
 #ifndef UDP_GRO
-#define UDP_GRO 104
+#define UDP_GRO 104 /* of linux/udp.h, Linux 5.0; the C library's header may be older */
 #endif
 
-#define LANE_AFTER 16   /* datagrams on the unconnected socket after which a peer gets a lane, if one is free ... */
-#define LANE_STEAL 4096 /* ... or the lane of another peer that has been silent meanwhile */
-#define OTHERS_EVERY \
-    32 /* polls of the only lane per poll of the unconnected socket; with more lanes every second poll reads another */
+#define LANE_AFTER 16    /* datagrams on the unconnected socket after which a peer gets a lane, if one is free ... */
+#define LANE_STEAL 4096  /* ... or the lane of another peer that has been silent meanwhile */
+#define OTHERS_EVERY 32  /* polls of the only lane for one of the unconnected socket, which then rarely has datagrams */
 #define MANY_SEGMENTS 4  /* of the preceding datagram, for an attempt to receive in place to pay */
 #define COUNT_EVERY 4096 /* successful polls between two reads of the kernel's drop counters */
 #define AT_A_CHANGE 4096 /* the most datagrams read from a socket before another replaces it: a flood could last */
@@ -181,8 +190,8 @@ static void to_its_place(struct link *link, const struct udp_socket *s, const st
     link_deliver_placed(link->client, peer->address, peer, first, to.headers, to.iov + 2, to.n, link->buffer + begin);
 }
 
-/* Receives a datagram that is no super-frame after all. A single frame does not end a stream of super-frames: at 1 % loss
- * every second one is followed by a retransmission. After some single frames in a row the peek no longer pays. */
+/* Receives a datagram that is no super-frame after all. A single frame does not end a stream of super-frames: at 1 %
+ * loss every second one is followed by a retransmission. After some single frames in a row the peek no longer pays. */
 static int take_other(struct link *link, struct udp_socket *s)
 {
     uint32_t before = s->segments;
@@ -245,7 +254,8 @@ static int take_one(struct link *link, struct udp_socket *s)
     return 1;
 }
 
-/* Receives as many datagrams as the slots and the budget allow. */
+/* Receives as many datagrams as the slots and the budget allow. Returns their number. One call for all pays only while
+ * several wait, because it sets up UDP_SLOTS vectors (poll_socket()). */
 static int take_many(struct link *link, struct udp_socket *s, int budget)
 {
     struct mmsghdr m[UDP_SLOTS];
@@ -306,6 +316,9 @@ static int poll_socket(struct link *link, int which, int budget)
  * themselves. */
 int udp_require_checksum(int fd)
 {
+    /* Classic BPF: load the half word at 6, the checksum. If it is 0, keep 9 bytes, else all (0x40000 exceeds any
+     * datagram). With 0 the kernel would count the datagram among those that found
+     * the buffer full. */
     struct sock_filter code[] = {
         BPF_STMT(BPF_LD | BPF_H | BPF_ABS, 6),
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0, 1, 0),
@@ -316,6 +329,9 @@ int udp_require_checksum(int fd)
     return setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) == 0 ? 0 : -errno;
 }
 
+/* Path MTU discovery WANT: datagrams carry "do not fragment" up to the known path MTU, and longer ones are fragmented
+ * locally (ip(7)). 8 MiB of buffer: the FORCE options need CAP_NET_ADMIN, the others are cut to net.core.rmem_max and
+ * wmem_max. udp.c reads what was granted. No option is essential, so failures are not reported. */
 void udp_set_options(struct link *link, int fd)
 {
     int is_v4 = link->name.any.sa_family == AF_INET, one = 1, bytes = 8 << 20, wide = IP_PMTUDISC_WANT;
@@ -394,6 +410,8 @@ static void open_lane(struct link *link, struct link_peer *peer)
 
 /* ---------------------------------------------------------------- polling, sleeping */
 
+/* The kernel's counters have 32 bits and wrap, so differences are added. A lane that was closed in between takes its
+ * last losses along, uncounted. */
 void udp_count_losses(struct link *link)
 {
     for (int i = 0; i <= UDP_LANES; i++) {
@@ -481,7 +499,8 @@ int udp_poll(struct link *link, int budget)
 
 _Static_assert(1 + UDP_LANES <= LINK_WATCHED, "a sleeper watches all sockets");
 
-/* Link operation: all sockets. poll(2) ignores descriptors of -1. */
+/* Link operation: all sockets. poll(2) ignores descriptors of -1. The kernel reports POLLERR without a request for it.
+ * */
 int udp_watch(struct link *link, struct pollfd *fds)
 {
     for (int i = 0; i <= UDP_LANES; i++)

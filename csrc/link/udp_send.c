@@ -6,6 +6,14 @@
  *
  * Errors: a sending call may report an ICMP error about any earlier datagram. Such an error is cleared, and the call is
  * repeated. A single error does not mean that the peer is gone (udp_refused counts them).
+ *
+ *   frames of one length, several, the path accepts super-frames      send_super    one sendmsg, one message
+ *   the same, but the path or the kernel refused one lately            send_many     one sendmmsg, n messages
+ *   one frame                                                          send_single   one send or sendmsg
+ *
+ * Only the NIC's owner calls these functions. None blocks: if the socket's send buffer is full, the frames are not
+ * accepted, and the provider tries again. The kernel copies all bytes before a call returns, so payloads stay the
+ * caller's, and link->small can be used again at once.
  */
 #include <errno.h>
 #include <netinet/udp.h>
@@ -23,7 +31,7 @@
 #define UDP_SEGMENT 103
 #endif
 
-#define MAX_IOV 1000
+#define MAX_IOV 1000         /* below the kernel's UIO_MAXIOV, 1024: a longer vector is refused with EMSGSIZE */
 #define MAX_BATCH 64         /* the most frames of one call (the provider builds fewer) */
 #define SINGLES_FIRST 64     /* sends without super-frames after the path refused one, doubled each time ... */
 #define SINGLES_LONGEST 8192 /* ... up to this */
@@ -62,8 +70,8 @@ static int judge(struct link *link, struct link_peer *peer, int error, int is_su
     }
 }
 
-/* Sends one datagram or super-frame from pieces. Returns 1 if it was accepted or lost, 0 for a later retry, -1 if the
- * form is refused. A lane is connected, so its messages carry no name. There are three tries, because each pending
+/* Sends one datagram or super-frame from pieces. Returns 1 if it was accepted or is lost, 0 for a later retry, -1 if
+ * the form is refused. A lane is connected, so its messages carry no name. There are three tries, because each pending
  * error of an earlier datagram uses up one. After that the datagram counts as lost. */
 static int put_message(struct link *link, struct link_peer *peer, struct msghdr *m)
 {
@@ -82,7 +90,8 @@ static int put_message(struct link *link, struct link_peer *peer, struct msghdr 
     return 1;
 }
 
-/* Like put_message for bytes in one buffer, without a vector, which the kernel would have to copy and check. */
+/* Like put_message for bytes in one buffer, without a vector, which the kernel would have to copy and check. Never -1,
+ * because a single datagram has no other form. */
 static int put_bytes(struct link *link, struct link_peer *peer, const void *bytes, size_t len)
 {
     for (int attempt = 0; attempt < 3; attempt++) {
@@ -114,7 +123,7 @@ int udp_put(struct link *link, int fd, const union udp_name *to, const void *byt
     return -EHOSTUNREACH;
 }
 
-/* Link operation. */
+/* Link operation. The frame gets a CRC32C over all of it, as in send_single(). */
 int udp_send_short(struct link *link, struct link_peer *peer, const uint64_t header[WIRE_WORDS], const void *payload,
                    size_t len)
 {

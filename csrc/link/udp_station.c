@@ -22,6 +22,18 @@
  *
  * The NICs of a station are listed by the names of Unix sockets (station.h), one per NIC, which vanish with their
  * process.
+ *
+ * A request at the client (struct udp_pending) is free, or waits for the list until PENDING_LIFETIME ends:
+ *
+ *   free --udp_request_all: WHO--> waits --HERE: REQUEST to each port--> waits, with a nonce that was not sent
+ *     ^                              |                                     |  CHALLENGE: REQUEST again, to that peer
+ *     +-- time is over, request closed, or "port unreachable" -------------+
+ *
+ * Nothing here retransmits. The provider repeats its request (conn_client.c), which begins with WHO again. A WHO, HERE
+ * or CHALLENGE that is lost costs one such interval.
+ *
+ * Only the NIC's owner calls these functions, and none blocks: sockets are read with MSG_DONTWAIT, and sending to a
+ * full socket loses the datagram.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -41,7 +53,7 @@
 
 enum { CALL_WHO = 1, CALL_HERE = 2, CALL_CHALLENGE = 3 };
 
-#define PENDING_LIFETIME (300 * VK_MS) /* how long a request waits for the list; it is repeated more often */
+#define PENDING_LIFETIME (300 * VK_MS) /* how long a request waits for the list; the provider repeats it more often */
 #define LIST_BURST 64                  /* the list of NICs is read at most this often in a burst ... */
 #define LIST_EVERY VK_MS /* ... and again after this time, so that WHO datagrams cannot keep a processor busy */
 #define REFUSALS 3       /* consecutive errors, with no datagram in between, that count as certain */
@@ -60,6 +72,7 @@ struct udp_call {
 } __attribute__((packed, aligned(4)));
 _Static_assert(offsetof(struct udp_call, ports) == sizeof(struct wire_header), "a call is cut like any frame");
 
+/* Behind a REQUEST: what the receiver needs of a sender that it has no peer for. header.len does not count it. */
 struct trailer {
     uint16_t station, reserved;
     uint64_t cookie;
@@ -85,6 +98,8 @@ static uint64_t cookie_for(const struct link *link, const union udp_name *name)
     return cookie;
 }
 
+/* A nonce. The time stands in where the kernel has no getrandom(2): then a nonce can be guessed, and the check of the
+ * sender's address remains. */
 static uint64_t random_word(void)
 {
     VK_HOLD_CANCEL;
@@ -136,6 +151,8 @@ static uint32_t segment_to(const struct link *link, const union udp_name *name)
     return (uint32_t)mtu - link->head;
 }
 
+/* Peers stay until the NIC closes, because VIs point at them. So UDP_MAX_PEERS bounds what all senders that proved
+ * their address, and all lists of queried stations, can make this NIC store. */
 struct link_peer *udp_get_peer(struct link *link, const union udp_name *name, const uint8_t address[6])
 {
     struct link_peer *p = udp_find_peer(link, name);
@@ -168,7 +185,8 @@ void udp_free_peers(struct link *link)
 /* ---------------------------------------------------------------- the list of NICs */
 
 /* Lists the ports of this station's NICs. Credit grows by one every LIST_EVERY up to LIST_BURST, and each reading costs
- * one (a token bucket). Without credit the last list is used. */
+ * one (a token bucket). Without credit the last list is used. Names of all users are listed (uid -1): any process may
+ * open a NIC at the station. Returns the number of ports, at least 1. */
 static int list_station(struct link *link)
 {
     uint64_t now = vk_now(), earned = (now - link->listed_at) / LIST_EVERY;
@@ -204,6 +222,8 @@ static void reply_to_who(struct link *link, const union udp_name *from, const st
     udp_put(link, link->station_fd, from, &here, sizeof(struct wire_header) + here.len);
 }
 
+/* The kernel chooses the UDP socket that was bound last, of several with one address (udp4_lib_lookup2 in
+ * net/ipv4/udp.c). If that NIC's process is stopped, no client gets a list until it continues or ends. */
 void udp_control(struct link *link)
 {
     struct udp_call who;
@@ -224,7 +244,8 @@ void udp_control(struct link *link)
 
 /* ---------------------------------------------------------------- requests */
 
-/* Sends the request, followed by the cookie that this peer expects. */
+/* Sends the request, followed by the cookie that this peer expects. 0 before its first challenge: the peer then sends
+ * one. All NICs of the station get the same bytes, dst_port 0, because their checksum was computed once. */
 static void send_request(struct link *link, struct link_peer *peer, const struct udp_pending *request)
 {
     uint8_t bytes[sizeof request->bytes + sizeof(struct trailer)];
@@ -261,7 +282,7 @@ static struct udp_pending *place_for(struct link *link, uint32_t number)
 }
 
 /* Sends the withdrawal of a request to the peers at that address. They include all that may have received the
- * request. */
+ * request. A peer where no such request waits ignores it. */
 static void withdraw(struct link *link, const uint8_t address[6], struct link_frame *frame)
 {
     for (uint32_t b = 0; b < UDP_BUCKETS; b++)
@@ -377,6 +398,8 @@ void udp_call_arrived(struct link *link, const union udp_name *from, struct link
         LINK_COUNT(link->client, dropped_unknown_peer, 1);
 }
 
+/* The lengths are checked against the datagram before anything is read behind the header. The station in the trailer is
+ * the sender's own statement. It only names the sender for replies, which go to its verified address. */
 struct link_peer *udp_admit_sender(struct link *link, const union udp_name *from, const uint8_t *frame, size_t len)
 {
     struct wire_header h;
@@ -409,6 +432,9 @@ struct link_peer *udp_admit_sender(struct link *link, const union udp_name *from
 
 /* ---------------------------------------------------------------- unreachable ports */
 
+/* ICMP errors are not authenticated, and a host under load or a NIC that just opens may cause one. Hence REFUSALS in a
+ * row make a peer lost; a datagram from it resets them (udp_receive.c). For the common port of a station one suffices,
+ * because only a request ends by it. */
 void udp_refused(struct link *link, const union udp_name *name)
 {
     struct link_peer *peer = udp_find_peer(link, name);

@@ -58,7 +58,7 @@
 #define UDP_EVERY (20 * VK_US) /* between two polls of the sockets: each costs a system call */
 #define RECV_BYTES (1u << 21)  /* of receive slots, unless the program requests more */
 #define MOST_RECVS 1024u       /* reached by ports whose MTU is below 2048 */
-#define LEAST_RECVS 256u /* as many as VERBS_SENDS: a peer's full send queue fits. The largest MTU, 4096, gives 512 */
+#define LEAST_RECVS 256u       /* as many as VERBS_SENDS; a larger MTU than today's 4096 would reach this bound */
 
 /* ---------------------------------------------------------------- queue pairs of peers */
 
