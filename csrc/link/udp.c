@@ -12,7 +12,7 @@
  * the path.
  *
  * Only the NIC's owner calls the operations, except resolve (udp_address.c). None blocks, because all sockets are read
- * and written with MSG_DONTWAIT. 
+ * and written with MSG_DONTWAIT.
  *
  * Not done: sending from a queue of the kernel's own (io_uring, MSG_ZEROCOPY). Both need the payload until a
  * completion, and send() returns it to its caller at once (link.h).

@@ -12,7 +12,7 @@
  *   IPv6 address --mark_of--> 28 bits --find_mark--> the address, if this process has learnt it
  *
  * Invariant: learnt.names[0 .. min(n, MAX_LEARNT)) are filled, each with another address and scope. learnt.n never
- * decreases. 
+ * decreases.
  *
  * Any thread may call these functions. The mutex protects the table, and a child of fork() inherits it unlocked. Only
  * udp_resolve() and udp_resolve_at() may block on the network: getaddrinfo() may query DNS. The caller holds no NIC

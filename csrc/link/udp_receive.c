@@ -499,8 +499,8 @@ int udp_poll(struct link *link, int budget)
 
 _Static_assert(1 + UDP_LANES <= LINK_WATCHED, "a sleeper watches all sockets");
 
-/* Link operation: all sockets. poll(2) ignores descriptors of -1. The kernel reports POLLERR without a request for it.
- * */
+/* Link operation: all sockets. poll(2) ignores descriptors of -1. The kernel reports POLLERR without a request for
+ * it. */
 int udp_watch(struct link *link, struct pollfd *fds)
 {
     for (int i = 0; i <= UDP_LANES; i++)

@@ -325,8 +325,8 @@ static int verbs_resolve(const uint8_t own[6], const char *name, unsigned index,
 /* ---------------------------------------------------------------- opening */
 
 /* Link operation, also for a link that was opened only in part. Handles before their protection domain. No peer is
- * notified here: the socket of the link udp closes, and the kernel then reports "port unreachable" to each that sends.
- * */
+ * notified here: the socket of the link udp closes, and the kernel then reports "port unreachable" to each that
+ * sends. */
 static void verbs_close(struct link *link)
 {
     struct verbs *v = verbs_of(link);
