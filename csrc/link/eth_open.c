@@ -11,6 +11,13 @@
  * Privileges: CAP_NET_RAW in the network namespace's user namespace. A process that makes its own namespaces (unshare
  * -Urn) has it there, as the testbed does. Without it, the helper viakit-raw makes the sockets, if it is installed
  * (raw.h). Send buffers above the system's limit need CAP_NET_ADMIN (SO_SNDBUFFORCE).
+ *
+ *   ring    | block, 1 MiB: slot 0 | slot 1 | ... | rest | block: ...        a slot never crosses blocks
+ *   slot    | tpacket2_hdr | sockaddr_ll | padding | Ethernet header | ... |  2048 bytes, or a multiple
+ *
+ * Only the thread that opens or closes the NIC calls these functions. They block for the time of their system calls,
+ * and up to five seconds if the helper is needed. Invariant: each descriptor is -1 or open, and each ring without
+ * memory is that of clear_ring(). So eth_close() is right at any point of an incomplete opening.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -32,9 +39,9 @@
 
 #define SLOTS 1024u           /* for frames of the MTU: 2 MiB at MTU 1500 */
 #define SUPER_SLOTS 64u       /* for super-frames: a window, 5 MiB; a ring that exceeds the caches is slower */
-#define SUPER_QUEUE 113u      /* super-frames in the queue, where only those in use occupy memory */
+#define SUPER_QUEUE 113u      /* super-frames in the queue: as many as twice 4 MiB hold (can_queue) */
 #define SUPER_SLOTS_MOST 256u /* of either, if more are requested */
-#define SUPER_MEMORY 73728u   /* bytes of a receive buffer for one, at most, if a packet socket made it. */
+#define SUPER_MEMORY 73728u   /* 72 KiB, of a receive buffer for one, at most, if a packet socket made it */
 /* Bytes of frames that the kernel may hold before it returns EAGAIN, if the system allows so many. */
 #define SEND_BUFFER (8 << 20)
 #define MIN_MTU 256u /* bytes: headers and some payload */
@@ -57,7 +64,8 @@ int eth_refuse_interface(const char *name)
     return -ENODEV;
 }
 
-/* Reads index, MTU and MAC address by ioctl, because /sys may show another namespace's interfaces. */
+/* Reads index, MTU and MAC address by ioctl, because /sys may show another namespace's interfaces. Any socket serves
+ * for that (netdevice(7)), hence the one for the port. Returns 0, or -errno, explained. */
 static int examine(struct link *link, uint32_t *mtu, int *index)
 {
     struct ifreq r;
@@ -84,7 +92,7 @@ static int examine(struct link *link, uint32_t *mtu, int *index)
 }
 
 /* Uses the interface's MTU, or a smaller one if requested. Frames in both directions keep to it. A peer with a larger
- * MTU learns this limit from the connection (wire_connect.max_payload). */
+ * MTU learns this limit from the connection (wire_connect.max_payload). Returns 0, or -EINVAL, explained. */
 static int settle_mtu(struct link *link, const viakit_nic_options *options, uint32_t *mtu)
 {
     if (options->mtu > *mtu) {
@@ -103,7 +111,7 @@ static int settle_mtu(struct link *link, const viakit_nic_options *options, uint
 }
 
 /* Makes a receive ring of at least n slots: blocks of 1 MiB, cut into slots. MAP_POPULATE: no page fault while
- * receiving. */
+ * receiving. Returns 0 or -errno. The mapping holds a reference to the socket, which lives until both are closed. */
 static int make_ring(int fd, struct eth_ring *ring, uint32_t slot_len, uint32_t n)
 {
     /* TPACKET_V2 has a status word for each slot, so polling reads one word. (V3 passes whole blocks, filled or after a
@@ -128,7 +136,7 @@ static int make_ring(int fd, struct eth_ring *ring, uint32_t slot_len, uint32_t 
     return 0;
 }
 
-/* Makes the ring, then binds the socket, after which frames may arrive. */
+/* Makes the ring, then binds the socket, after which frames may arrive. Returns 0 or -errno. */
 static int receive(int fd, struct eth_ring *ring, const struct sockaddr_ll *from, uint32_t slot_len, uint32_t n)
 {
     int one = 1;
@@ -139,7 +147,7 @@ static int receive(int fd, struct eth_ring *ring, const struct sockaddr_ll *from
     return error;
 }
 
-/* Makes it a ring without slots. Its first slot is always the kernel's. */
+/* Makes it a ring without slots. Its first slot is always the kernel's, so eth_poll() need not test for it. */
 static void clear_ring(struct eth_ring *ring)
 {
     static struct tpacket2_hdr no_slot = {.tp_status = TP_STATUS_KERNEL};
@@ -153,6 +161,8 @@ static void drop_ring(struct eth_ring *ring)
     clear_ring(ring);
 }
 
+/* Rings first: a mapping keeps its socket alive, and frames would go on arriving. The claim is last, so that the port
+ * is not claimed by another NIC while this one still receives. */
 void eth_close(struct link *link)
 {
     drop_ring(&link->frames);
@@ -190,7 +200,7 @@ static void set_send_buffer(int fd)
 }
 
 /* Makes a socket that receives viakit's frames of `least` to `most` bytes once it is bound. Returns it, or -errno after
- * having explained it. */
+ * having explained it. The helper sets the filter itself, and locks it. */
 static int packet_socket(struct link *link, uint32_t least, uint32_t most, enum eth_marks marks)
 {
     int fd = vk_file_own(socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -220,7 +230,7 @@ static void set_super_frames(struct link *link, int index)
 }
 
 /* The last option is required: frames go straight to the driver, past the interface's queueing discipline, and a send
- * reports at once whether there is room. The others are optional. */
+ * reports at once whether there is room. The others are optional.  */
 static int set_options(struct link *link, int index)
 {
     int one = 1;
@@ -230,8 +240,9 @@ static int set_options(struct link *link, int index)
     return setsockopt(link->fd, SOL_PACKET, PACKET_QDISC_BYPASS, &one, sizeof one) == 0 ? 0 : -errno;
 }
 
-/* Returns the length of a slot for frames of `longest` bytes. The kernel puts its own header first and reserves 16 bytes
- * for the link's header, however short that is. */
+/* Returns the length of a slot for frames of `longest` bytes. The kernel puts its own header first and reserves 16
+ * bytes for the link's header, however short that is (tpacket_rcv in net/packet/af_packet.c). Multiples of 2048 divide
+ * BLOCK with a small rest, and are a multiple of TPACKET_ALIGNMENT, which the kernel requires. */
 static uint32_t slot_for(uint32_t longest)
 {
     uint32_t len = 2048;
@@ -295,6 +306,7 @@ static int receive_all(struct link *link, const viakit_nic_options *options, uin
     return error ? error : receive(link->fd, &link->frames, &a, slot_for(longest), want ? want : SLOTS);
 }
 
+/* The port is claimed before any socket has a filter, because the filter contains it. */
 int eth_bring_up(struct link *link, const viakit_nic_options *options, uint32_t *mtu)
 {
     int index = 0, error = 0;

@@ -14,7 +14,14 @@
  * A driver may also refuse super-frames that its features promise (ndo_features_check). After STRIKES such refusals in
  * a row super-frames pause for PAUSE_LEAST frames. The pause doubles each time, up to PAUSE_MOST.
  *
- * Called by the owner of the NIC.
+ *   in use --ENOBUFS, and one frame passes--> query: limits changed? use them
+ *                                                    features gone, or STRIKES reached? --> paused
+ *   paused --pause_left single frames, query: features there--> in use
+ *
+ * Invariant: super_frames is set only if super_possible is, and a batch has more than one frame.
+ *
+ * Called by the owner of the NIC. The queries are system calls that may wait for the kernel's RTNL lock, while an
+ * administrator changes an interface. They are made at open and after refusals only.
  */
 #include <errno.h>
 #include <linux/ethtool.h>
@@ -31,7 +38,7 @@
 #include "base/clock.h"
 #include "link/eth.h"
 
-#define STRIKES 3
+#define STRIKES 3         /* a single refusal may be a full queue that was emptied before the next frame */
 #define PAUSE_LEAST 64u   /* frames */
 #define PAUSE_MOST 4096u  /* frames: about 1 % of their time goes into queries */
 #define FEATURE_BLOCKS 16 /* of 32 features each; Linux 6.18 has 2 */
@@ -47,6 +54,8 @@
 
 /* ---------------------------------------------------------------- features */
 
+/* One request of linux/ethtool.h, which also receives the reply. Returns 0 or -errno. No privilege is needed to
+ * read. */
 static int ethtool(const struct link *link, void *command)
 {
     struct ifreq r;
@@ -66,7 +75,8 @@ static uint32_t count_features(const struct link *link)
     return ethtool(link, &set) == 0 && set.info.sset_mask ? set.info.data[0] : 0;
 }
 
-/* Finds features by name, because their bits differ between kernels. */
+/* Finds features by name, because their bits differ between kernels. The names are those of `ethtool -k`, from the
+ * kernel's netdev_features_strings. Without them the interface is tested once (probe). */
 static void find_features(struct link *link)
 {
     static const char *const names[ETH_N_FEATURES] = {
@@ -94,6 +104,7 @@ static void find_features(struct link *link)
     link->features_known = 1;
 }
 
+/* "active": in use now. A feature may also be available and switched off. */
 static int is_active(const struct ethtool_gfeatures *f, int bit)
 {
     return bit >= 0 && (uint32_t)bit / 32 < f->size && f->features[bit / 32].active >> (bit % 32) & 1;
@@ -121,7 +132,7 @@ static int segments_udp(const struct link *link)
 
 /* ---------------------------------------------------------------- lengths */
 
-/* Reads the two limits from the reply to RTM_GETLINK. */
+/* Reads the two limits from the reply to RTM_GETLINK. The order of attributes is not specified, hence has_ipv4. */
 static void read_limits(const struct nlmsghdr *h, uint32_t *gso_bytes, uint32_t *gso_segments)
 {
     const struct rtattr *a =
@@ -141,7 +152,8 @@ static void read_limits(const struct nlmsghdr *h, uint32_t *gso_bytes, uint32_t 
 }
 
 /* Reads gso_max_size (for IPv4) and gso_max_segs of the interface. Both keep their values if the kernel does not reply:
- * a sandbox may forbid netlink, and Linux before 4.16 does not report them. */
+ * a sandbox may forbid netlink, and Linux before 4.16 does not report them. The kernel has queued its reply when send()
+ * returns, so MSG_DONTWAIT never comes too early. */
 static void query_limits(const struct link *link, uint32_t *gso_bytes, uint32_t *gso_segments)
 {
     struct {
@@ -199,6 +211,7 @@ static void probe(struct link *link)
         link->super_possible = link->super_frames = 0;
 }
 
+/* Without known features, query_interface() assumes that the interface segments, and the probe decides. */
 void eth_super_start(struct link *link)
 {
     if (!link->super_possible)
@@ -210,7 +223,7 @@ void eth_super_start(struct link *link)
 
 /* ---------------------------------------------------------------- refusals */
 
-/* Pauses super-frames. */
+/* Pauses super-frames. send_super() clears `pause` after a success, so the next pause is short again. */
 static void pause_super(struct link *link)
 {
     link->super_frames = 0;

@@ -6,6 +6,12 @@
  * The list is read in two ways. sock_diag (netlink) returns binary entries and can omit connected sockets in the
  * kernel. Where it is missing (an old kernel, a sandbox without netlink), /proc/net/unix returns the same entries as
  * text.
+ *
+ *    name     | 0 | viakit/shm/1000/NAME | / | PORT |       sun_path[0] = 0: abstract, at most 108 bytes in all
+ *    as text  @viakit/shm/1000/NAME/PORT
+ *
+ * The functions block for the time of a few system calls. The kernel copies a dump in pieces and does not lock its
+ * table in between. A socket that is bound or closed meanwhile may be missing or listed.
  */
 #include "link/station.h"
 #include "base/cancel.h"
@@ -22,7 +28,9 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-/* In the form of a unicast MAC address: bit 1 of the first byte is set (locally administered), bit 0 is not (group). */
+/* In the form of a unicast MAC address: bit 1 of the first byte is set (locally administered), bit 0 is not (group).
+ *  1099511628211 is FNV's prime for 64 bits. Two names with equal addresses would be one station; 46 bits of the hash
+ * remain to distinguish them. */
 void station_name_to_address(const char *kind, const char *name, uint8_t address[6])
 {
     uint64_t h = 1469598103934665603ull;
@@ -34,7 +42,8 @@ void station_name_to_address(const char *kind, const char *name, uint8_t address
     address[0] = (uint8_t)((address[0] & 0xFC) | 0x02);
 }
 
-/* The length matters: an abstract name is all bytes up to the given length, zeroes included, with no terminator. */
+/* The length matters: an abstract name is all bytes up to the given length, zeroes included, with no terminator
+ * (unix(7)). Callers bound the prefix, so that prefix and port fit. */
 socklen_t station_name(const char *prefix, uint16_t port, struct sockaddr_un *a)
 {
     memset(a, 0, sizeof *a);
@@ -106,7 +115,7 @@ static int ports_from_text(const char *prefix, uint16_t *ports, int max)
     return n;
 }
 
-/* Linux 5.3 and later report the user of a socket; headers may be older. */
+/* Linux 5.3 and later report the user of a socket; headers may be older: UDIAG_SHOW_UID and UNIX_DIAG_UID. */
 #define SHOW_UID 0x40
 #define DIAG_UID 7
 
@@ -160,7 +169,8 @@ static int add_port(uint16_t *ports, int n, int max, uint16_t port, int *own)
 }
 
 /* Requests all sockets from the kernel but connected ones: 64 interconnected NICs have thousands of those, and the text
- * takes milliseconds to read. Returns -1 if this kernel does not support the request. */
+ * takes milliseconds to read. Returns the number of ports, or -1 if this kernel does not support the request.  16 KiB:
+ * the kernel fills a part of a dump for each recv(), and never more than the receiver's buffer holds. */
 static int ports_from_kernel(const char *prefix, long uid, uint16_t *ports, int max)
 {
     struct {

@@ -6,6 +6,19 @@
  *
  * keep.c stores late frames and those in the line.
  *
+ * One chunk of frames takes four steps. Only the third one calls the link:
+ *
+ *    plan     decide each frame's fate, and list what to send: items      numbers advance by n
+ *    hand_on  send the items, in runs to one peer                         `done` items accepted
+ *    settle   count what happened to accepted frames                      numbers go back by n - taken
+ *             forget what was planned for the others
+ *
+ * Invariant: between two calls `index` is the number of frames whose fate was carried out, and of_kind[] their number
+ * by kind. The fate of frame i is a function of the configuration, of i and of its number among its kind. So a run can
+ * be repeated with the same seed, however often the link was full.
+ *
+ * Only the NIC's owner calls these functions, and none blocks.
+ *
  * Frames have numbers, in the order in which the provider offers them. If the inner link cannot accept a frame at the
  * moment, the frame is offered again, with the same number and hence with the same faults. Super-frames remain
  * super-frames: a batch without its lost frames, and with duplicates and late ones among them, is still sent in one
@@ -42,7 +55,7 @@ static int send_with_remark(struct fault *fault, const struct link_flat *flat, c
 }
 
 /* Sends one frame. The checksum is computed before CORRUPT changes the frame. Returns 1 if accepted, otherwise the
- * inner link's result. */
+ * inner link's result. One frame at most is held: a second HOLD sends its frame at once, and with it the held one. */
 static int send_filtered(struct fault *fault, struct link_peer *peer, struct link_frame *f)
 {
     struct link_flat *flat = link_flatten(peer, f);
@@ -101,8 +114,8 @@ static int send_filtered(struct fault *fault, struct link_peer *peer, struct lin
 
 /* ---------------------------------------------------------------- sending */
 
-/* items has room for all: each frame makes two items at most, and each late one is added once, behind the frame that it
- * waits for. */
+/* items has room for all (keep.h): each frame makes two items at most, and each late one is added once, behind the
+ * frame that it waits for. `source` is the offered frame that the item stands for or follows. */
 static struct item *add_item(struct fault *fault, int source, struct link_peer *peer, uint64_t number,
                              struct link_flat *flat)
 {
@@ -112,7 +125,8 @@ static struct item *add_item(struct fault *fault, int source, struct link_peer *
 }
 
 /* Returns a copy with some bits flipped, except the flag that announces the checksum: without the flag some links would
- * not detect the damage. `draw` is the number that the frame's draws depend on. */
+ * not detect the damage. `draw` is the number that the frame's draws depend on. Two draws may hit the same bit, which
+ * then is unchanged: with n bits requested, at most n differ. NULL: no memory. */
 static struct link_flat *corrupt(const struct fault *fault, struct link_peer *peer, const struct link_frame *f,
                                  uint64_t draw)
 {
@@ -131,7 +145,7 @@ static struct link_flat *corrupt(const struct fault *fault, struct link_peer *pe
     return flat;
 }
 
-/* Adds the items to send for frame i of the offered ones. */
+/* Adds the items to send for frame i of the offered ones. `what` is the set of verdicts (fault_decide()). */
 static void plan_frame(struct fault *fault, struct link_peer *peer, struct link_frame *frames, int i, unsigned what)
 {
     int kind = frames[i].header.version_kind & 15;
@@ -215,7 +229,8 @@ static int hand_on(struct fault *fault, struct link_frame *frames)
     return done;
 }
 
-/* Appends the items to the line. The frames are copied. Returns their number, or -EAGAIN. */
+/* Appends the items to the line. The frames are copied, because the program may change its payload after send() has
+ * returned. Returns the number of items, or -EAGAIN if the line is full: a slow wire then holds the sender back. */
 static int hand_to_line(struct fault *fault, struct link_frame *frames, uint64_t now)
 {
     int done = 0;
@@ -235,9 +250,9 @@ static int hand_to_line(struct fault *fault, struct link_frame *frames, uint64_t
     return done ? done : -EAGAIN;
 }
 
-/* Counts the faults that were applied, and undoes the others: of n frames, `taken` were accepted. Called after each chunk,
- * with the numbers as plan() has advanced them. The other frames must leave no trace: the same draws are made when they
- * are offered again. */
+/* Counts the faults that were applied, and undoes the others: of n frames, `taken` were accepted. Called after each
+ * chunk, with the numbers as plan() has advanced them. The other frames must leave no trace: the same draws are made
+ * when they are offered again. */
 static void settle(struct fault *fault, struct link_peer *peer, const struct link_frame *frames, int n, int taken,
                    int done, int cut)
 {
@@ -320,7 +335,8 @@ static int fault_send(struct link *link, struct link_peer *peer, struct link_fra
     return done;
 }
 
-/* Handles only frames that pass or are lost. For other faults it returns 0, and the frame comes again by send(). */
+/* Link operation. Handles only frames that pass or are lost. For other faults it returns 0, and the frame comes again
+ * by send(), with the same number and therefore the same fate. */
 static int fault_send_short(struct link *link, struct link_peer *peer, const uint64_t header[WIRE_WORDS],
                             const void *payload, size_t len)
 {
@@ -349,7 +365,7 @@ static int fault_send_short(struct link *link, struct link_peer *peer, const uin
 
 /* If a connection request to all NICs of a station is lost, it is lost for all of them. It is neither late nor delayed.
  * A corrupted one is not sent: the link has yet to fill in each NIC's port and the checksum, and every NIC would drop
- * it. */
+ * it. A filter does not see these requests, because they have no bytes yet that it could change. */
 static int fault_request_all(struct link *link, const uint8_t address[6], struct link_frame *frame)
 {
     struct fault *fault = fault_of(link);
@@ -399,7 +415,8 @@ static int fault_poll(struct link *link, int budget)
     return n;
 }
 
-/* Link operation: the due time of the first frame of the line, or of a late frame if that is earlier. */
+/* Link operation: the due time of the first frame of the line, or of a late frame if that is earlier. The line is
+ * sorted by time, the late frames are not. */
 static uint64_t fault_due(struct link *link)
 {
     const struct fault *fault = fault_of(link);

@@ -21,6 +21,14 @@
  *
  * Reading and writing are inverse: viakit_parse_faults() reads the output of viakit_format_faults() as the same faults,
  * to the last bit of each number.
+ *
+ *    text --take_item, for each--> faults --fault_settle--> checked --forget_idle, fault_copy_out--> program's
+ *    program's --fault_settle--> checked --put_... for each field--> text
+ *
+ * Here the form is checked. fault_settle() checks the ranges of values, for programs that fill in the struct as well.
+ *
+ * Any thread may call the two functions. They do not block, and have no state: uselocale() concerns the calling thread
+ * only. 
  */
 #include <ctype.h>
 #include <errno.h>
@@ -38,6 +46,7 @@
 
 /* ---------------------------------------------------------------- kinds of frames */
 
+/* From the list of frame_format.h, so a new kind of frame can be named in faults at once. */
 static const char *const kind_names[] = {
 #define WIRE_X(name, value, text) [value] = #name,
     WIRE_KINDS(WIRE_X)
@@ -45,6 +54,7 @@ static const char *const kind_names[] = {
 };
 #define N_KINDS ((int)(sizeof kind_names / sizeof *kind_names))
 
+/* NULL for 0, READ: the program's API numbers kinds from 1 on, and 0 in a rule means any kind. */
 const char *viakit_frame_kind_name(int kind)
 {
     return kind > 0 && kind < N_KINDS ? kind_names[kind] : NULL;
@@ -53,7 +63,8 @@ const char *viakit_frame_kind_name(int kind)
 /* ---------------------------------------------------------------- reading: each function moves *p behind the text that
  * it has read, or returns 0 */
 
-/* Reads the word, case-sensitive. */
+/* Reads the word, case-sensitive. Unlike the functions below it leaves *p unchanged if it returns 0, so callers can try
+ * several words. */
 static int take(const char **p, const char *word)
 {
     size_t n = strlen(word);
@@ -88,7 +99,7 @@ static int take_decimal(const char **p, double *value)
     return end != begin;
 }
 
-/* Reads a chance from 0 to 1, or in per cent. */
+/* Reads a chance from 0 to 1, or in per cent. The comparison rejects infinity, to which strtod() rounds 1e400. */
 static int take_chance(const char **p, double *chance)
 {
     if (!take_decimal(p, chance))
@@ -143,7 +154,8 @@ static int take_kinds(const char **p, uint32_t *kinds)
     return 1;
 }
 
-/* A kind alone selects all of its frames. A number alone selects that frame of any kind. */
+/* A kind alone selects all of its frames. A number alone selects that frame of any kind. The rule is added before its
+ * range is checked: an error ends the whole reading, and the struct is dropped. */
 static int take_rule(const char **p, viakit_faults *f, viakit_verdict verdict)
 {
     viakit_fault_rule r = {verdict, 0, 0, UINT64_MAX};
@@ -179,7 +191,7 @@ static int take_partition(const char **p, viakit_faults *f)
     return !take(p, "@") || take_time(p, &f->partition_after_us);
 }
 
-/* Reads a number behind a slash, if there is one. */
+/* Reads a number behind a slash, if there is one. 0 is refused, because in the struct it means the default. */
 static int take_more(const char **p, uint32_t *value)
 {
     uint64_t number;
@@ -191,10 +203,12 @@ static int take_more(const char **p, uint32_t *value)
     return 1;
 }
 
-/* The items. The text after the name is that of a form; `first` and `second` are the fields that it sets. */
+/* The items. The text after the name is that of a form; `first` and `second` are the fields that it sets, as offsets
+ * into viakit_faults. To add a fault, add a line here, a call in viakit_format_faults(), and its check in settle.c. */
 enum form { CHANCE, TIME, PARTITION, KINDS, RULE, NUMBER };
 #define AT(field) offsetof(viakit_faults, field)
 #define A_RULE "a kind, a number or a range of frames: drop=accept, drop=12, drop=send:0-2"
+/* No name is the beginning of another one, so the first that matches is the item. */
 static const struct item {
     const char *name;
     enum form form;
@@ -218,7 +232,8 @@ static const struct item {
 };
 #define N_ITEMS (sizeof items / sizeof *items)
 
-/* Reads the text after the name of an item. */
+/* Reads the text after the name of an item. Returns 0 if it is not of the item's form. Each field has the type of its
+ * form: double for CHANCE and TIME, uint32_t behind a chance, double behind a time, uint64_t for NUMBER. */
 static int take_value(const char **p, const struct item *i, viakit_faults *f)
 {
     void *first = (char *)f + i->first, *second = (char *)f + i->second;
@@ -248,7 +263,8 @@ static const char *take_item(const char **p, viakit_faults *f, uint32_t *seen)
             continue;
         if (!take_value(p, &items[i], f))
             return items[i].right;
-        /* A partition in frames ends with an "f", one in time with a unit. */
+        /* A partition in frames ends with an "f", one in time with a unit. So it has bit 31, which no item has as its
+         * index, and both kinds may occur once each. */
         uint32_t bit = items[i].form == RULE ? 0 : 1u << (items[i].form == PARTITION && (*p)[-1] == 'f' ? 31 : i);
         const char *again = *seen & bit ? "each word once" : NULL;
         *seen |= bit;
@@ -258,7 +274,8 @@ static const char *take_item(const char **p, viakit_faults *f, uint32_t *seen)
            "seed";
 }
 
-/* Clears the parameters (distance, bits, period, start) of faults that never happen. The writer omits them as well. */
+/* Clears the parameters (distance, bits, period, start) of faults that never happen. The writer omits them as well, so
+ * without this "loss=0,reorder=0/8" would not survive writing and reading. */
 static void forget_idle(viakit_faults *f)
 {
     if (f->reorder <= 0)
@@ -273,7 +290,8 @@ static void forget_idle(viakit_faults *f)
         f->partition_after_frames = 0;
 }
 
-/* Returns whether a field from byte `size` on is set, which a program with a shorter struct does not have. */
+/* Returns whether a field from byte `size` on is set, which a program with a shorter struct does not have. All default
+ * values are zero bytes. */
 static int uses_more(const viakit_faults *f, size_t size)
 {
     const char *bytes = (const char *)f;
@@ -283,7 +301,8 @@ static int uses_more(const viakit_faults *f, size_t size)
     return 0;
 }
 
-/* Switches this thread to the C locale, an object that always exists. Returns the one before, for uselocale(). */
+/* Switches this thread to the C locale, an object that always exists: newlocale() allocates nothing for "C", and
+ * nothing has to be freed. Returns the one before, for uselocale(). */
 static locale_t in_c_locale(void)
 {
     return uselocale(newlocale(LC_ALL_MASK, "C", (locale_t)0));
@@ -340,7 +359,8 @@ static void put_name(struct vk_text *w, const char *name)
     vk_put(w, "%s%s=", w->len ? "," : "", name);
 }
 
-/* Writes the fewest digits that are read back as the same number. 17 digits distinguish any two doubles. */
+/* Writes the fewest digits, from 6 on, that are read back as the same number. 17 digits distinguish any two doubles
+ * (IEEE 754, 5.12.2). */
 static void put_decimal(struct vk_text *w, double x)
 {
     char digits[40];
@@ -351,7 +371,8 @@ static void put_decimal(struct vk_text *w, double x)
     vk_put(w, "%s", digits);
 }
 
-/* Uses the largest unit whose conversion is exact when read back: 1009us is not 1.009ms, by the last bit. */
+/* Uses the largest unit whose conversion is exact when read back: 1009us is not 1.009ms, by the last bit. Nanoseconds
+ * are never written: the division that take_time() makes for them is seldom exact. */
 static void put_time(struct vk_text *w, double us)
 {
     int seconds = us >= 1e6 && us / 1e6 * 1e6 == us, ms = us >= 1e3 && us / 1e3 * 1e3 == us;
