@@ -36,8 +36,8 @@ static const struct entry {
 };
 #define N_ENTRIES (sizeof entries / sizeof *entries)
 
-/* Converts to picoseconds, or picoseconds per byte. TIME is given in microseconds, RATE in megabytes per second, BITS in
- * megabits per second, NS in nanoseconds. */
+/* Converts to picoseconds, or picoseconds per byte. TIME is given in microseconds, RATE in megabytes per second, BITS
+ * in megabits per second, NS in nanoseconds. */
 static double converted(enum unit unit, double value)
 {
     switch (unit) {
@@ -169,7 +169,7 @@ int sim_machine_parse(const char *text, size_t len, struct sim_machine *m)
     if (out.has_bip && !out.has_via)
         take_bip(&out);
     /* A segment needs room for data beside its headers (stream.c), and ranks are divided by cpus to find their host
-     * (turns.c). */
+     * (clock.c). */
     if (out.mtu < 64 || out.cpus < 1 || out.tcp_ack_every < 1) {
         vk_explain("machine: wire.mtu must be 64 or more, machine.cpus and tcp.ack_every 1 or more");
         return -EINVAL;

@@ -17,6 +17,15 @@
  *
  * With card.duplex half, out_bus and in_bus are one server. Two ranks on one host exchange frames through its memory, a
  * flag and a copy, or with via.local card by the way above.
+ *
+ *    slot   sim_path_send --> first_coming, sorted by head --sim_path_settle--> the port's list, sorted by ready
+ *                       \--> the port's list at once: within a host, or while time is real
+ *           sim_path_take --> the caller's
+ *
+ * Invariant: a server's time never decreases, and a slot is in one list.
+ *
+ * All functions are called with the world's mutex. None blocks. Their cost is that of a walk through a list of the
+ * frames under way, which SIM_FLOW bounds for each pair.
  */
 #include "link/sim/world.h"
 
@@ -26,6 +35,7 @@ static uint64_t ps(double picoseconds)
     return (uint64_t)(picoseconds + 0.5);
 }
 
+/* The time at which both have happened. */
 static uint64_t later(uint64_t a, uint64_t b)
 {
     return a > b ? a : b;

@@ -4,7 +4,7 @@
  *
  *    send    charges the sender's processor, computes the frame's times, and stores it                path.c
  *    poll    waits until no other rank is earlier, then delivers the frames that have arrived         turns.c
- *    idle    moves the clock to the next arrival or timer                                             turns.c
+ *    idle    moves the clock to the next arrival or timer                                             clock.c
  *
  * Until the ranks have begun (vk_virtual->begin), and after they have ended, time is real and the link is a plain
  * mailbox between processes: frames are copied into shared memory and arrive at once. Programs set up their connections
@@ -15,6 +15,13 @@
  * exchange them.
  *
  * The link loses nothing. A receiver that does not poll stops its senders after SIM_FLOW frames.
+ *
+ * A frame belongs to its sender until sim_path_send(), then to the path, and after sim_path_take() to the receiver,
+ * which frees its slot. All of that happens with the world's mutex, which orders the bytes of a slot between
+ * processes. The few reads without the mutex (n_deaths, `first`) are hints, so they need no barrier.
+ *
+ * Only the NIC's owner calls the operations. In virtual time send and poll may sleep until the rank's turn. Not done:
+ * super-frames, because each frame has its own time on the line.
  */
 #include <errno.h>
 #include <signal.h>
@@ -176,7 +183,7 @@ static int sim_open(struct link_client *client, const char *device, const viakit
         sim_close(link);
         return error;
     }
-    /* The list is read by next_due() in turns.c, which runs in the same process. */
+    /* The list is read by next_due() in clock.c, which runs in the same process. */
     link->next = link->view->links;
     link->view->links = link;
     station_name_to_address("sim", name, link->address);
@@ -238,7 +245,9 @@ static void sim_control(struct link *link)
     }
 }
 
-/* Routes are kept until the NIC closes: frames that are under way name their sender by port and generation. */
+/* Returns the route, a new one if necessary. NULL: no memory. Routes are kept until the NIC closes: frames that are
+ * under way name their sender by port and generation. The list has one entry for each NIC ever met, so it is searched
+ * from the latest on. */
 static struct link_peer *find_peer(struct link *link, uint32_t port, uint32_t generation, uint16_t number)
 {
     for (struct link_peer *peer = link->peers; peer; peer = peer->next)
@@ -322,6 +331,7 @@ static int sim_count_neighbours(struct link *link)
 
 /* ---------------------------------------------------------------- costs */
 
+/* The lower half of the byte; the upper one is the version. */
 static int kind_of(const struct wire_header *h)
 {
     return h->version_kind & 15;
@@ -415,7 +425,7 @@ static int sim_poll(struct link *link, int budget)
         return 0; /* a stale value is corrected by the next poll */
     for (; n < budget; n++) {
         sim_lock(w);
-        if (v->depth && v->vain_polls && --v->vain_polls) { /* turns.c, idle: nothing has happened for this rank */
+        if (v->depth && v->vain_polls && --v->vain_polls) { /* clock.c, idle: nothing has happened for this rank */
             sim_unlock(w);
             break;
         }

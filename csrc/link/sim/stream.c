@@ -27,6 +27,9 @@
  *
  * The two ends find each other by a card that each sends on the kernel's socket. Later the socket carries single bytes,
  * which wake a process that sleeps on it while time is real, and its end.
+ *
+ * One thread uses a stream. The calls are non-blocking in real time: -EAGAIN if nothing can be done now. In virtual
+ * time they may hand over to other ranks (sim_take_turn). base/streams.h has their contracts.
  */
 #include "link/sim/stream.h"
 
@@ -43,7 +46,7 @@
 #define MOST_WINDOW 4096 /* segments; a longer window never closes in practice. n_from counts to 65535 */
 #define ROOM_OF_SLAB 100 /* bytes of a driver's buffer beside the frame, as in viakit/machines/cost.py */
 
-/* Sent on the socket by each end. */
+/* Sent on the socket by each end, in the byte order of the host, which is the same for both. */
 struct card {
     char magic[8];
     uint32_t port, generation;
@@ -52,7 +55,7 @@ static const char magic[8] = "vkstream";
 
 /* A segment in a slot: this, and its bytes. Without bytes it is an acknowledgement. */
 struct segment {
-    uint32_t acked;   /* packets that its sender has received */
+    uint32_t acked;   /* packets that its sender has received, modulo 2^32 */
     uint16_t is_last; /* of its message: it has the costs of a message, and is acknowledged at once */
     uint16_t ends;    /* the last segment of its packet */
 };
@@ -352,7 +355,7 @@ static void gather(uint8_t *to, uint32_t len, const struct iovec *v, size_t from
     }
 }
 
-/* After a wait that ended in vain, turns.c lets calls that only repeat return nothing (idle). Returns 1 for such a
+/* After a wait that ended in vain, clock.c lets calls that only repeat return nothing (idle). Returns 1 for such a
  * call, and counts it. */
 static int in_vain(struct sim_view *v)
 {

@@ -6,22 +6,33 @@
  * frame sent there reaches a switch port of this host: until then nothing of the other rank can be noticed here. Ranks
  * of one host share its bus and its memory, so their horizon is the event itself. Frames therefore pass every server in
  * the order of virtual time, and results depend neither on the load of the real machine nor on the number of its cores.
- * Ranks with equal events run in the order of their numbers.
+ * Ranks with equal events run in the order of their numbers. This is conservative parallel simulation, with the
+ * shortest way as its lookahead (Chandy and Misra, 1979), except that only one process runs at a time.
  *
  *    RUNNING   sim_take_turn: another event is earlier    -> READY, wake = clock
- *              idle: nothing has arrived                  -> READY, wake = next arrival, timer or time-out
- *    READY     dispatch: `wake` is the earliest of all    -> RUNNING, clock = wake
+ *              idle (clock.c): nothing has arrived        -> READY, wake = next arrival, timer or time-out
+ *    READY     sim_dispatch: `wake` is the earliest       -> RUNNING, clock = wake
  *
- * A hand-over is one futex call to wake and one to sleep. The threads of all ranks are bound to one core while time is
- * virtual, because only one of them can run: a switch on one core takes a microsecond, a wake-up of another core takes
- * many.
+ * Invariant, with the mutex free: at most one member is RUNNING, and w->running is its index. When sim_take_turn()
+ * returns, the clock of its member is within the horizon of every READY one.
  *
- * A clock moves only by declared costs and by waiting. The work of the real processor between two calls takes no
- * virtual time.
+ * A hand-over is one futex call to wake and one to sleep:
+ *
+ *    rank A, RUNNING                              rank B, READY
+ *      |                                            futex(FUTEX_WAIT, turn = 7)
+ *      lock, state = READY, sim_dispatch: turn = 8    :
+ *      unlock, futex(FUTEX_WAKE) -----------------> | lock, state is RUNNING: goes on
+ *      futex(FUTEX_WAIT)                            |
+ *
+ * The threads of all ranks are bound to one core while time is virtual (clock.c), because only one of them can run: a
+ * switch on one core takes a microsecond, a wake-up of another core takes many.
  *
  * A waiting process sleeps in slices, and checks at each end whether the running one is alive. If all threads of the
  * running one have slept for a second without a call, it waits for something outside of the machine. It then loses its
  * turn, and takes up the others' time at its next call.
+ *
+ * All functions need the mutex, except sim_real_ns(). Only sim_take_turn() and sim_wait_turn() sleep, and release the
+ * mutex meanwhile: what a caller read before may have changed afterwards. A rank is one thread (base/virtual.h).
  */
 #include <dirent.h>
 #include <errno.h>
@@ -39,19 +50,9 @@
 #include "base/virtual.h"
 #include "link/sim/world.h"
 
-/* The caller checks for signals between two such calls. */
-#define SLICE (50 * VK_MS)       /* real time of one call that waits */
-#define FIRST_CHECK (20 * VK_MS) /* real time after which a waiting process looks at the running one */
+#define FIRST_CHECK (20 * VK_MS) /* real time between two looks of a waiting process at the running one */
 #define ASLEEP VK_SECOND         /* see above */
 #define ASLEEP_CHECKS 25u        /* in that second: it may have passed while the real machine was paused */
-#define READS 256                /* of the clock, without another call: from here on reading it takes time */
-#define READ_PS 100000u          /* each further reading: 0.1 us */
-#define VAIN_POLLS 64u           /* see idle() */
-#define STUCK 1000u              /* idle calls at one clock */
-#define STUCK_PS 1000000u        /* then a wait moves the clock by 1 us, not by 0 */
-#define BLANK UINT64_MAX         /* wait_turn: no limit */
-
-struct sim_view *sim_here;
 
 uint64_t sim_real_ns(void)
 {
@@ -62,9 +63,8 @@ uint64_t sim_real_ns(void)
 
 /* ---------------------------------------------------------------- handing over */
 
-/* Let the member with the earliest event run. Called when none runs. If no member has an event, all wait for something
- * from outside, such as an interrupt. */
-static void dispatch(struct sim_world *w, const struct sim_member *self)
+/* Sets to_wake rather than waking at once: sim_unlock() makes the call when the mutex is free. */
+void sim_dispatch(struct sim_world *w, const struct sim_member *self)
 {
     struct sim_member *first = NULL;
     for (uint32_t i = 0; i < w->n_members; i++) {
@@ -98,7 +98,7 @@ void sim_step_out(struct sim_world *w, uint32_t member, enum sim_state state)
     m->idle = m->aligning = 0;
     /* Another member runs: it hands over as usual. */
     if (w->running == member || w->running == SIM_NONE)
-        dispatch(w, NULL);
+        sim_dispatch(w, NULL);
 }
 
 void sim_arrival(struct sim_world *w, uint32_t member)
@@ -113,7 +113,7 @@ void sim_arrival(struct sim_world *w, uint32_t member)
     if (m->wake < m->clock)
         m->wake = m->clock;
     if (w->running == SIM_NONE) /* a process outside of virtual time has sent this */
-        dispatch(w, NULL);
+        sim_dispatch(w, NULL);
 }
 
 /* ---------------------------------------------------------------- ranks that die, or wait elsewhere */
@@ -167,7 +167,8 @@ struct watch {
     uint64_t since;                 /* real ns: first seen so */
 };
 
-/* With the mutex. */
+/* Called by a waiting process after each slice. Takes the turn from a running member that is dead, or that waits
+ * outside of the machine. The files of /proc are read with the mutex, so that the member makes no call meanwhile. */
 static void watch_running(struct sim_world *w, struct watch *seen)
 {
     uint64_t now = sim_real_ns();
@@ -188,25 +189,26 @@ static void watch_running(struct sim_world *w, struct watch *seen)
         sim_step_out(w, member, SIM_OUTSIDE);
 }
 
-/* Wait, with the mutex at entry and return, until this member runs. Returns 0 if it does not after `most` ns of real
- * time. */
-static int wait_turn(struct sim_view *v, uint64_t most)
+/* The futex word is read with the mutex. If sim_dispatch() changes it after the unlock and before the system call, the
+ * kernel finds another value and returns EAGAIN at once, so no turn is missed (futex(2)). EINTR, EAGAIN and an early
+ * wake-up only repeat the loop: `state` decides. */
+int sim_wait_turn(struct sim_view *v, uint64_t most)
 {
     if (vk_unlikely(vk_load_relaxed(&vk_exit_deadline)) && most > VK_SECOND)
         most = VK_SECOND; /* the process exits: its last frames may be out of turn */
     struct sim_world *w = v->world;
     struct sim_member *me = v->me;
     struct watch seen = {.member = SIM_NONE};
-    uint64_t end = most == BLANK ? BLANK : sim_real_ns() + most, slice = FIRST_CHECK;
+    uint64_t end = most == SIM_NO_LIMIT ? SIM_NO_LIMIT : sim_real_ns() + most, slice = FIRST_CHECK;
     while (me->state != SIM_RUNNING) {
         uint32_t turn = me->turn;
-        uint64_t now = end == BLANK ? 0 : sim_real_ns();
+        uint64_t now = end == SIM_NO_LIMIT ? 0 : sim_real_ns();
         if (now >= end)
             return 0;
-        /* end is BLANK for a wait without limit: the slice decides. */
+        /* end is SIM_NO_LIMIT for a wait without limit: the slice decides. */
         uint64_t ns = end - now < slice ? end - now : slice;
         struct timespec t = {(time_t)(ns / VK_SECOND), (long)(ns % VK_SECOND)};
-        me->asleep = 1; /* checked by dispatch() with the mutex */
+        me->asleep = 1; /* checked by sim_dispatch() with the mutex */
         sim_unlock(w);
         long woken = syscall(SYS_futex, &me->turn, FUTEX_WAIT, turn, &t, NULL, 0);
         int timed_out = woken != 0 && errno == ETIMEDOUT;
@@ -218,8 +220,8 @@ static int wait_turn(struct sim_view *v, uint64_t most)
     return 1;
 }
 
-/* Returns the last time to which this member may go without a hand-over. */
-static uint64_t last_safe(const struct sim_world *w, const struct sim_member *me)
+/* The horizon of all other ranks. Members without an event, and those outside of virtual time, do not limit it. */
+uint64_t sim_last_safe(const struct sim_world *w, const struct sim_member *me)
 {
     uint64_t safe = SIM_NEVER, most;
     for (uint32_t i = 0; i < w->n_members; i++) {
@@ -241,6 +243,8 @@ static uint64_t last_safe(const struct sim_world *w, const struct sim_member *me
     return safe;
 }
 
+/* Also the way back into the order for a member that lost its turn, or whose wait returned in vain: it goes on at its
+ * own clock or at that of the machine, whichever is later, because the others have gone on without it. */
 void sim_take_turn(struct sim_view *v)
 {
     struct sim_world *w = v->world;
@@ -255,340 +259,17 @@ void sim_take_turn(struct sim_view *v)
         me->state = SIM_READY;
         me->idle = 0;
         if (w->running == SIM_NONE)
-            dispatch(w, me);
-        wait_turn(v, BLANK);
+            sim_dispatch(w, me);
+        sim_wait_turn(v, SIM_NO_LIMIT);
     }
     /* The usual case needs neither futex nor hand-over: this rank is the earliest, and goes on. */
-    if (me->clock > last_safe(w, me)) {
+    if (me->clock > sim_last_safe(w, me)) {
         me->state = SIM_READY;
         me->wake = me->clock;
-        dispatch(w, me);
-        wait_turn(v, BLANK);
+        sim_dispatch(w, me);
+        sim_wait_turn(v, SIM_NO_LIMIT);
         return;
     }
     if (w->now < me->clock)
         w->now = me->clock;
 }
-
-/* ---------------------------------------------------------------- the clock */
-
-void sim_spend(struct sim_view *v, double picoseconds)
-{
-    if (v && v->depth)
-        v->me->clock += (uint64_t)(picoseconds + 0.5);
-}
-
-static uint64_t now(void)
-{
-    struct sim_view *v = sim_here;
-    if (v == NULL)
-        return sim_real_ns();
-    if (v->depth == 0)
-        return sim_real_ns() + v->ahead_ns;
-    /* A loop that only reads the clock must come to its end. */
-    if (++v->n_reads > READS) {
-        v->me->clock += READ_PS;
-        if (v->n_reads % READS == 0) {
-            uint32_t reads = v->n_reads;
-            sim_lock(v->world);
-            sim_take_turn(v);
-            sim_unlock(v->world);
-            v->n_reads = reads;
-        }
-    }
-    return v->world->epoch_ns + v->me->clock / 1000;
-}
-
-/* Costs are below a nanosecond on fast machines, so measurements read this clock, and the protocols' timers now(). */
-static uint64_t picoseconds(void)
-{
-    return sim_here && sim_here->depth ? sim_here->me->clock : 0;
-}
-
-static int is_on(void)
-{
-    return sim_here && sim_here->depth;
-}
-
-static void charge(enum vk_charge what, uint64_t n)
-{
-    struct sim_view *v = sim_here;
-    if (v == NULL || v->depth == 0)
-        return;
-    const struct sim_machine *m = &v->world->machine;
-    double cost = (double)n;
-    switch (what) {
-    case VK_CHARGE_POST:
-        cost = v->spare_posts ? 0 : cost * m->via_post;
-        v->spare_posts -= v->spare_posts > 0;
-        break;
-    case VK_CHARGE_COPY:
-        cost = m->copy_start + cost * m->copy;
-        break;
-    case VK_CHARGE_REGISTER:
-        cost = m->via_register + (double)((n + 4095) / 4096) * m->via_register_page;
-        break;
-    case VK_CHARGE_WAKEUP:
-        cost *= v->links ? m->via_interrupt : 0; /* of streams: tcp.receive_us contains it */
-        break;
-    case VK_CHARGE_MESSAGE:
-        cost *= m->message;
-        break;
-    case VK_CHARGE_TIME:
-        cost *= 1000;
-        break;
-    }
-    sim_spend(v, cost);
-}
-
-/* The next time at which a NIC of this process has something to do. The timers of the protocol (retransmission,
- * acknowledgement) belong to this process's NICs, and the clock may not pass them. */
-static uint64_t next_due(const struct sim_view *v)
-{
-    uint64_t due = VK_NEVER;
-    for (const struct link *l = v->links; l; l = l->next) {
-        uint64_t at = l->client->services->due(l->client);
-        due = at < due ? at : due;
-    }
-    return due;
-}
-
-/* A time of now() in picoseconds of virtual time. */
-static uint64_t to_ps(const struct sim_view *v, uint64_t ns)
-{
-    uint64_t epoch = v->world->epoch_ns;
-    /* A time before the beginning is due now. One too far for picoseconds never comes. */
-    if (ns == VK_NEVER || ns - epoch > SIM_NEVER / 2000)
-        return ns < epoch ? 0 : SIM_NEVER;
-    return (ns - epoch) * 1000;
-}
-
-/* The wait of a rank may return in vain, after real time only, so that its caller checks for signals and calls again.
- * The caller also polls its NICs then. A poll would take a turn at the time of the others, or handle an arrival before
- * the caller has charged its wake-up. When it happens depends on the load of the real machine. So these polls return
- * nothing. A caller that gives its wait up, and only polls, gets its arrivals after VAIN_POLLS of them. */
-static enum vk_idle_end idle(uint64_t until_ns)
-{
-    struct sim_view *v = sim_here;
-    if (v == NULL || v->depth == 0)
-        return VK_IDLE_TIMER;
-    struct sim_world *w = v->world;
-    struct sim_member *me = v->me;
-    uint64_t due = next_due(v);
-    sim_lock(w);
-    if (me->state == SIM_RUNNING) {
-        uint64_t safe = last_safe(w, me); /* a frame that an earlier rank sends later may be first at the switch port */
-        sim_path_settle(w, me->host, me->clock < safe ? me->clock : safe);
-    }
-    vk_store_relaxed(&me->calls, me->calls + 1);
-    v->n_reads = 0;
-    if (me->clock != v->idle_at)
-        v->idle_times = 0;
-    v->idle_at = me->clock;
-    if (me->state == SIM_OUTSIDE) { /* it has lost its turn */
-        me->state = SIM_READY;
-        me->clock = me->clock > w->now ? me->clock : w->now;
-    }
-    me->until = to_ps(v, until_ns < due ? until_ns : due);
-    if (++v->idle_times > STUCK && me->until < me->clock + STUCK_PS)
-        me->until = me->clock + STUCK_PS; /* the caller does not do what is due: the others must go on */
-    uint64_t next = sim_path_next(w, v->index);
-    if (v->idle_times > STUCK && next <= me->clock)
-        next = SIM_NEVER; /* the caller does not take what has arrived: it waits for something else */
-    me->wake = next < me->until ? next : me->until;
-    if (me->wake < me->clock)
-        me->wake = me->clock;
-    /* Something is due at this clock: the caller goes on without a hand-over. */
-    int here = me->state == SIM_RUNNING && me->wake == me->clock;
-    if (!here) {
-        uint32_t was = me->state;
-        me->state = SIM_READY;
-        me->idle = 1;
-        if (was == SIM_RUNNING || w->running == SIM_NONE)
-            dispatch(w, me);
-        here = wait_turn(v, SLICE);
-    }
-    v->vain_polls = here ? 0 : VAIN_POLLS;
-    v->idle_times -= !here;
-    enum vk_idle_end end = !here                                     ? VK_IDLE_SLICE
-                           : sim_path_next(w, v->index) <= me->clock ? VK_IDLE_ARRIVAL
-                                                                     : VK_IDLE_TIMER;
-    sim_unlock(w);
-    return end;
-}
-
-/* ---------------------------------------------------------------- beginning and ending */
-
-/* The last of n ranks has called begin: all servers of the hosts are free, and all clocks are 0. */
-static void start(struct sim_world *w)
-{
-    sim_path_restart(w);
-    for (uint32_t i = 0; i < SIM_MEMBERS; i++)
-        w->hosts[i] = (struct sim_host){.first_coming = SIM_NONE};
-    w->now = 0;
-    w->ahead = sim_path_shortest(w);
-    w->core = (uint32_t)sched_getcpu();
-    for (uint32_t i = 0; i < w->n_members; i++) {
-        struct sim_member *m = &w->members[i];
-        if (m->state != SIM_GATHERING)
-            continue;
-        m->state = SIM_READY;
-        m->clock = m->wake = 0;
-        m->host = m->rank / w->per_host;
-    }
-    dispatch(w, NULL);
-}
-
-/* All that wait at a further begin go on at the latest of their clocks. */
-static void align(struct sim_world *w)
-{
-    uint64_t latest = 0;
-    for (uint32_t i = 0; i < w->n_members; i++)
-        if (w->members[i].aligning && w->members[i].clock > latest)
-            latest = w->members[i].clock;
-    for (uint32_t i = 0; i < w->n_members; i++) {
-        struct sim_member *m = &w->members[i];
-        if (!m->aligning)
-            continue;
-        m->aligning = m->idle = 0;
-        m->state = SIM_READY;
-        m->clock = m->wake = latest;
-    }
-    dispatch(w, NULL);
-}
-
-/* Counted each time, because a member that has died must not be counted. */
-static uint32_t count(const struct sim_world *w, int aligning)
-{
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < w->n_members; i++) {
-        const struct sim_member *m = &w->members[i];
-        n += aligning ? m->aligning && m->state == SIM_READY : m->state == SIM_GATHERING;
-    }
-    return n;
-}
-
-/* With the mutex, in virtual time: waits until all n ranks have called it. Returns 1 if this rank runs, 0 after SLICE.
- */
-static int begin_again(struct sim_view *v, uint32_t n)
-{
-    struct sim_world *w = v->world;
-    struct sim_member *me = v->me;
-    if (!v->begun) {
-        sim_take_turn(v);
-        me->aligning = me->idle = 1;
-        me->wake = SIM_NEVER;
-        me->state = SIM_READY;
-        v->begun = 1;
-        if (count(w, 1) == n)
-            align(w);
-        else
-            dispatch(w, me);
-    }
-    return wait_turn(v, SLICE);
-}
-
-/* The same for a rank whose time is real. The last of n ranks starts virtual time for all. */
-static int begin_first(struct sim_view *v, uint32_t n, uint32_t rank)
-{
-    struct sim_world *w = v->world;
-    struct sim_member *me = v->me;
-    if (!v->begun) {
-        uint64_t time = sim_real_ns() + v->ahead_ns;
-        /* The first of a new round. The epoch becomes the latest time of all: no rank's clock may go back. */
-        if (count(w, 0) == 0)
-            w->epoch_ns = 0;
-        if (w->epoch_ns < time)
-            w->epoch_ns = time;
-        me->rank = rank;
-        v->spare_posts = 0;
-        me->state = SIM_GATHERING;
-        v->begun = 1;
-        /* More ranks than hosts: each host gets as many as it has processors. */
-        w->per_host = n > (uint32_t)w->machine.hosts ? (uint32_t)w->machine.cpus : 1;
-        if (count(w, 0) == n)
-            start(w);
-    }
-    return wait_turn(v, SLICE);
-}
-
-/* Bind the calling thread to the core of all ranks, if it may run there. */
-static void bind_thread(struct sim_view *v)
-{
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    v->bound = 0;
-    /* A program that was confined to other cores keeps them: its hand-overs are slower, its times are the same. */
-    if (sched_getaffinity(0, sizeof v->cores, &v->cores) != 0 || !CPU_ISSET(v->world->core, &v->cores))
-        return;
-    CPU_SET(v->world->core, &one);
-    if (sched_setaffinity(0, sizeof one, &one) == 0)
-        v->bound = (int)syscall(SYS_gettid);
-}
-
-/* Undoes bind_thread(). The thread is named by its number, because another one may call this. */
-static void free_thread(struct sim_view *v)
-{
-    if (v->bound)
-        sched_setaffinity(v->bound, sizeof v->cores, &v->cores);
-    v->bound = 0;
-}
-
-static int begin(int n, int rank)
-{
-    struct sim_view *v = sim_here;
-    if (v == NULL)
-        return 0;
-    if (n < 1 || n > SIM_MEMBERS || rank < 0 || rank >= n) {
-        vk_explain("sim: rank %d of %d: a simulated machine has 1 to %d ranks, numbered from 0", rank, n, SIM_MEMBERS);
-        return -EINVAL;
-    }
-    if (!v->world->has_machine) {
-        vk_explain("sim: no machine is described: VIAKIT_MACHINE must name the file of a machine's numbers");
-        return -ENODEV;
-    }
-    sim_lock(v->world);
-    int done = v->depth ? begin_again(v, (uint32_t)n) : begin_first(v, (uint32_t)n, (uint32_t)rank);
-    /* All have begun, but others run first: this rank waits for its turn in its next call. */
-    if (v->me->state == SIM_READY && !v->me->aligning)
-        done = 1;
-    if (done) {
-        v->begun = 0;
-        if (v->depth++ == 0)
-            bind_thread(v);
-    }
-    sim_unlock(v->world);
-    return done ? 0 : -EAGAIN;
-}
-
-static void end(void)
-{
-    struct sim_view *v = sim_here;
-    if (v == NULL || (v->depth == 0 && !v->begun))
-        return;
-    sim_lock(v->world);
-    if (v->begun) {
-        v->begun = 0;
-        v->me->aligning = 0;
-    } else
-        v->depth--;
-    if (v->depth == 0) {
-        uint64_t real = sim_real_ns(), time = v->world->epoch_ns + v->me->clock / 1000;
-        /* now() goes on from the end of virtual time, so that time-outs which were set in it do not expire at once. */
-        if (v->me->state != SIM_GATHERING && time > real + v->ahead_ns)
-            v->ahead_ns = time - real;
-        free_thread(v);
-        sim_step_out(v->world, v->index, SIM_OUTSIDE);
-    }
-    sim_unlock(v->world);
-}
-
-const struct vk_virtual sim_virtual = {
-    .now = now,
-    .picoseconds = picoseconds,
-    .is_on = is_on,
-    .charge = charge,
-    .idle = idle,
-    .begin = begin,
-    .end = end,
-};

@@ -15,6 +15,15 @@
  *      init(): once, by the first process, before others can find it
  *      join(): an entry of members[], by each process
  *      sim_port_take(): an entry of ports[], by each NIC and each end of a stream
+ *
+ * Invariant: a slot is in one place: never used (index >= n_fresh), in the free list, or in a list of path.c. n_free
+ * counts the free list.
+ *
+ * sim_world_open() and sim_world_close() are called by the thread that opens or closes a NIC or a stream. They may
+ * block for OPEN_FOR, while another process opens the same machine. All else needs the mutex and does not block.
+ *
+ * Trust: the processes are one user's. A process that writes nonsense into the memory can crash the others, unlike on
+ * shm. Not done: checks of indices that other processes have written.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -39,8 +48,8 @@
 #include "link/sim/world.h"
 
 #define OPEN_FOR (10 * VK_SECOND) /* real time for another process to finish opening */
-#define FREE_PAYLOAD 8192         /* largest payload of a frame on a machine without a description */
-#define LARGEST_PAYLOAD 32768
+#define FREE_PAYLOAD 8192         /* largest payload of a frame on a machine without a description, as on shm */
+#define LARGEST_PAYLOAD 32768     /* of any machine: sim_poll() has a frame on its stack */
 /* Large transfers would otherwise take every slot, and a short frame such as an acknowledgement could not pass. */
 #define RARE 256 /* slots that only short flows may use */
 
@@ -92,7 +101,7 @@ void sim_slot_free(struct sim_world *w, uint32_t i)
 
 /* ---------------------------------------------------------------- ports */
 
-/* Ports are few, and one is taken once per opening. */
+/* Ports are few, and one is taken once per opening, so the table is searched from its beginning. */
 uint32_t sim_port_take(struct sim_view *v, uint16_t number, int is_stream)
 {
     struct sim_world *w = v->world;
@@ -134,6 +143,8 @@ void sim_member_bury(struct sim_world *w, uint32_t member)
     sim_step_out(w, member, SIM_ABSENT);
 }
 
+/* kill() with signal 0 only checks whether the process exists. Another process may have the number meanwhile: then the
+ * port counts as alive until that process ends. EPERM also means that it exists. */
 int sim_port_lives(struct sim_world *w, uint32_t port)
 {
     const struct sim_member *m = &w->members[w->ports[port].member];
@@ -309,6 +320,8 @@ static int describe(struct sim_machine *m, const struct sim_machine **out)
     return error;
 }
 
+/* vk_virtual is published last, with release: a thread that reads the table also finds sim_here. The functions of
+ * base/virtual.h read it relaxed, which suffices for the thread that opened, and others have no rank. */
 int sim_world_open(const char *name, struct sim_view **out)
 {
     VK_HOLD_CANCEL;

@@ -57,7 +57,7 @@ struct sim_member {
 } __attribute__((aligned(VK_CACHE_LINE)));
 
 /* When each part of a host is free again, and the frames that are on their way to its switch port. Hosts exist only in
- * virtual time: a rank's host follows from its number (start() in turns.c). */
+ * virtual time: a rank's host follows from its number (start() in clock.c). */
 struct sim_host {
     uint64_t out_bus, out_line, in_line, in_bus;
     uint32_t first_coming; /* sorted by `head` */
@@ -129,7 +129,7 @@ struct sim_view {
     uint32_t n_reads;  /* of the clock, since the last other call */
     uint64_t idle_at;  /* the clock at the last idle call, and how often it has been there */
     uint32_t idle_times;
-    uint32_t vain_polls;  /* this many further polls return nothing (turns.c, idle) */
+    uint32_t vain_polls;  /* this many further polls return nothing (clock.c, idle) */
     uint32_t spare_posts; /* receives that may be posted without cost: one for each message received */
     int bound;            /* the thread that is bound to a core, 0: none */
     cpu_set_t cores;      /* on which it ran before */
@@ -184,19 +184,30 @@ void sim_slot_free(struct sim_world *w, uint32_t i);
 /* The real monotonic time, ns. */
 uint64_t sim_real_ns(void);
 
-/* ---- turns.c. All of them with the mutex, except where stated. */
+/* ---- clock.c */
 extern const struct vk_virtual sim_virtual;
 /* The view of this process; NULL: it has none. */
 extern struct sim_view *sim_here;
+/* Without the mutex: adds to the clock of this process. It has no effect while time is real. It gives no turn away:
+ * that is for the next sim_take_turn(). */
+void sim_spend(struct sim_view *v, double picoseconds);
+
+/* ---- turns.c. All of them with the mutex. */
+#define SIM_NO_LIMIT UINT64_MAX
+/* Lets the member with the earliest event run. Called when no member runs. If none has an event, all wait for something
+ * from outside, such as an interrupt. `self`: the caller, which needs no wake-up; NULL if it goes on in any case. */
+void sim_dispatch(struct sim_world *w, const struct sim_member *self);
+/* Sleeps until this member runs, and releases the mutex meanwhile. Returns 1, or 0 if it does not run after `most` ns
+ * of real time. */
+int sim_wait_turn(struct sim_view *v, uint64_t most);
+/* Returns the last time to which this member may go without a hand-over, ps. */
+uint64_t sim_last_safe(const struct sim_world *w, const struct sim_member *me);
 /* Waits until no other member has an earlier event. Does nothing while time is real. */
 void sim_take_turn(struct sim_view *v);
 /* Recomputes the next event of an idle member to which a frame was sent. Each sender calls it after sim_path_send(). */
 void sim_arrival(struct sim_world *w, uint32_t member);
 /* The member leaves virtual time: it has ended or died. The next one runs. */
 void sim_step_out(struct sim_world *w, uint32_t member, enum sim_state state);
-/* Without the mutex: adds to the clock of this process. It has no effect while time is real. It gives no turn away:
- * that is for the next sim_take_turn(). */
-void sim_spend(struct sim_view *v, double picoseconds);
 
 /* ---- path.c, with the mutex */
 /* Sends the frame in slot i to port `to`: computes when it reaches the switch, and stores it there. The caller has
