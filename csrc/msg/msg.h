@@ -80,7 +80,7 @@ const char *msg_error_text(int code); /* One sentence. NULL likewise. */
 #define MSG_ANY_TAG (-1)
 #define MSG_PROC_NULL (-3)    /* Sends to it and receives from it complete at once, with no data. */
 #define MSG_MAX_CONTEXT 65535 /* Callers choose contexts. No two live communicators share one. */
-#define MSG_ERROR_LEN 256     /* Sends to it and receives from it complete at once, with no data. */
+#define MSG_ERROR_LEN 256     /* bytes of an error's text, with the final 0; longer texts are cut */
 #define MSG_SECRET_LEN 32     /* bytes of a job's secret */
 #define MSG_FOREVER INT64_C(-1)
 
@@ -125,7 +125,8 @@ typedef struct {
     const char *local_device;   /* channel via: "shm:NAME" or "loop:NAME"; NULL: "shm:" and a name made for this job */
     const char *network_device; /* channel via: "eth:IFNAME", "udp:ADDRESS"; NULL: none, all ranks must share a host */
     /* Channel tcp: numeric IPv4 or IPv6 address of this host that the other ranks can reach. NULL: 127.0.0.1 if all
-     * ranks share a host, else the address that routes to the other ranks. */
+     * ranks share a host, else this host's first address but the loopback's, IPv4 before IPv6. On a host with several
+     * networks it may be the wrong one. */
     const char *address;
 
     int threads;             /* 1: several threads may call at once */

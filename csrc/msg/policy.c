@@ -11,6 +11,11 @@
  * The first three entries, named for their channels, are viakit's own, with measured thresholds. All others are fixed
  * choices of other libraries, so that published results can be measured again. To add a policy, add an entry here: no
  * code depends on a policy's name.
+ *
+ * Not modelled: costs inside a library that no field stands for, such as MPICH's queues, LAM's envelopes on the wire,
+ * or GM's firmware. A policy has the same protocol as its library, not the same instructions.
+ *
+ * Invariant: the table is constant. A world and a caller have copies, so any thread may read it at any time.
  */
 #include "msg/policy.h"
 
@@ -23,8 +28,9 @@
 
 #include "msg/msg.h"
 
-/* Above the length of any message, and far enough from overflow for additions. */
-#define NO_RENDEZVOUS INT64_C(0x7fffffffffff) /* all messages are sent eagerly */
+/* All messages are sent eagerly. 2^47 - 1 is above the length of any message, because a process on x86-64 addresses
+ * 2^47 bytes, and far enough from overflow for additions. */
+#define NO_RENDEZVOUS INT64_C(0x7fffffffffff)
 #define KIB(n) (INT64_C(1024) * (n))
 
 /* Defaults, then differences: each entry below lists only how it differs from the default, which is what a paper
@@ -41,7 +47,8 @@
 #pragma GCC diagnostic ignored "-Winitializer-overrides"
 #endif
 
-/* `source` is for readers: it cites the paper and section behind each difference. */
+/* `source` is for readers: it cites the paper and section behind each difference. Sizes that a paper gives in kB are
+ * taken as KiB. MPICH's threshold is 128000 bytes in Ong and Farrell, 4.2. */
 static const msg_policy table[] = {
     {DEFAULTS.name = "via", .channel = "via", .eager_limit = MSG_CALIBRATED, .eager_limit_local = MSG_CALIBRATED,
      .rendezvous = MSG_CALIBRATED, .credits = MSG_CALIBRATED, .share_from = KIB(32),
@@ -52,6 +59,7 @@ static const msg_policy table[] = {
                "and Tourancheau, 3)"},
     {TCP, .name = "tcp", .eager_limit = MSG_CALIBRATED,
      .source = "viakit: the same engine over sockets, straight into the receiver's buffer"},
+    /* MPICH on p4. One thing is common to all: each message is received into a buffer and copied out (copy_recv). */
     {TCP, .name = "mpich-p4", .eager_limit = 128000, .copy_recv = 1, .socket_buffer = KIB(32),
      .source = "Turner and Chen, 3.1 and 4.1: MPICH 1.2.3 on p4, blocking channel, progress only in calls, "
                "P4_SOCKBUFSIZE 32 kB by "
@@ -64,6 +72,7 @@ static const msg_policy table[] = {
     {TCP, .name = "mpich-1.1.2", .eager_limit = 128000, .copy_recv = 1, .socket_buffer = 4096,
      .source = "Ong and Farrell, 4.2: MPICH 1.1.2 on p4 with its default settings, socket buffers of 4096 bytes, "
                "long messages from 128000 bytes on"},
+    /* LAM. Client to client is direct; lamd routes through the daemons. */
     {TCP, .name = "lam-c2c", .eager_limit = KIB(64), .request_data = KIB(64), .socket_buffer = MSG_BUFFERS_FOLLOW,
      .source =
          "Ong and Farrell, 4.2: LAM client to client, short messages below 64 kB, socket buffers of that length and an "
@@ -81,16 +90,19 @@ static const msg_policy table[] = {
      .source =
          "Turner and Chen, 3.2 and 4.2: mpirun -lamd, all messages through the daemons: 260 Mbit/s, twice the latency. "
          "Waits sleep at once, so that the daemons have the cores"},
+    /* MPI/Pro: progress by a thread, which each message wakes. */
     {TCP, .name = "mpi-pro", .eager_limit = KIB(32), .progress = MSG_PROGRESS_THREAD,
      .source = "Turner and Chen, 3.3 and 4.3: MPI/Pro 1.6.3, a thread of its own manages progress, tcp_long 32 kB by "
                "default"},
     {TCP, .name = "mpi-pro-tuned", .eager_limit = KIB(128), .progress = MSG_PROGRESS_THREAD,
      .source = "Turner and Chen, 4.3: tcp_long raised to 128 kB"},
+    /* MP_Lite: messages move in a signal handler while the program computes (wait.c: signal_main). */
     {TCP, .name = "mp_lite", .eager_limit = NO_RENDEZVOUS, .socket_buffer = -1, .progress = MSG_PROGRESS_SIGNAL,
      .source = "Turner and Chen, 3.4: MP_Lite 2.3, SIGIO keeps data flowing through socket buffers of the greatest "
                "length allowed; "
                "no handshake "
                "for long messages is mentioned"},
+    /* PVM: a daemon in the way, a copy at each end, or neither, as its options choose. */
     {TCP, .name = "pvm", .eager_limit = NO_RENDEZVOUS, .copy_send = 1, .copy_recv = 1, .route = MSG_ROUTE_DAEMON,
      .daemon_bytes = 4096, .daemon_packets = 1, .spin_us = -1,
      .source = "Turner and Chen, 3.5 and 4.5: PVM 3.4.3 by default, through the pvmd daemons, data copied before and "
@@ -99,6 +111,7 @@ static const msg_policy table[] = {
      .source = "Turner and Chen, 4.5: pvm_setopt for direct routes, 330 Mbit/s"},
     {TCP, .name = "pvm-direct-inplace", .eager_limit = NO_RENDEZVOUS,
      .source = "Turner and Chen, 4.5: direct routes and PvmDataInPlace, which saves both copies, 415 Mbit/s"},
+    /* TCGMSG: every send is synchronous. */
     {TCP, .name = "tcgmsg", .eager_limit = NO_RENDEZVOUS, .synchronous = 1, .socket_buffer = KIB(32),
      .source = "Turner and Chen, 3.6 and 7: TCGMSG 4.04, a thin layer; SND blocks until the matching RCV is complete; "
                "SR_SOCK_BUF_SIZE 32 kB"},
@@ -110,6 +123,8 @@ static const msg_policy table[] = {
     {TCP, .name = "ip-gm", .eager_limit = NO_RENDEZVOUS,
      .source =
          "Turner and Chen, 5: NetPIPE's TCP module over IP on GM, 48 us: TCP alone, with one copy in each kernel"},
+    /* On VIA. MVICH connects all pairs when it starts (MSG_CONNECT_ALL). eager_limit_local -1: the papers give one
+     * threshold, for ranks of different hosts. */
     {DEFAULTS.name = "mvich-rput", .channel = "via", .connect = MSG_CONNECT_ALL, .eager_limit = KIB(16),
      .eager_limit_local = -1,
      .source = "Turner and Chen, 6.1 and 6.2: MVICH 1.0 with VIADEV_RPUT_SUPPORT, vital for performance; the RDMA "
@@ -133,6 +148,8 @@ static const msg_policy table[] = {
     {DEFAULTS.name = "mvich-r3", .channel = "via", .connect = MSG_CONNECT_ALL, .eager_limit = KIB(16),
      .eager_limit_local = -1, .rendezvous = MSG_R3,
      .source = "Turner and Chen, 6.1: MVICH without VIADEV_RPUT_SUPPORT: a handshake, then copied segments"},
+    /* On Myrinet's GM in the paper, and on VIA here: both send without the kernel, and both have RDMA writes. spin_us
+     * stands for the three ways of gm-recv. */
     {DEFAULTS.name = "mpich-gm", .channel = "via", .eager_limit = KIB(16), .eager_limit_local = -1,
      .source = "Turner and Chen, 5: MPICH-GM on Myrinet, polling, eager up to 16 kB, which is optimal; here on VIA"},
     {DEFAULTS.name = "mpich-gm-blocking", .channel = "via", .eager_limit = KIB(16), .eager_limit_local = -1,
@@ -177,7 +194,7 @@ static const struct {
 };
 #define N_FIELDS ((int)(sizeof fields / sizeof *fields))
 
-/* Words that stand for numbers, by field. */
+/* Words that stand for numbers, by field. A word of one field is an error in another. */
 static const struct {
     const char *field, *word;
     int64_t value;
@@ -205,6 +222,7 @@ static const struct {
     {"credits", "calibrated", MSG_CALIBRATED},
 };
 
+/* Index order is that of MSG_POLICY_FIELDS, here and in msg_policy_get. */
 const char *msg_policy_field_name(int i)
 {
     return i >= 0 && i < N_FIELDS ? fields[i].name : NULL;
@@ -234,7 +252,8 @@ __attribute__((format(printf, 2, 3))) static int refuse(char *error, const char 
     return -1;
 }
 
-/* "128000", "64K", "1M", "-1". */
+/* "128000", "64K", "1M", "-1", and hexadecimal or octal with the prefix of C. Returns 0, or -1: no number, an unknown
+ * suffix, or more than 63 bits. */
 static int parse_number(const char *text, int64_t *value)
 {
     char *end;
@@ -267,7 +286,8 @@ static int parse_number(const char *text, int64_t *value)
     return 0;
 }
 
-/* Sets one of the two text fields. */
+/* Sets one of the two text fields. msg_world_open checks whether a channel of this name exists. Returns 0, or -1 and a
+ * text. */
 static int set_word(msg_policy *policy, const char *field, const char *value, char *error)
 {
     char *to = strcmp(field, "name") == 0 ? policy->name : policy->channel;
@@ -279,7 +299,8 @@ static int set_word(msg_policy *policy, const char *field, const char *value, ch
 }
 
 /* A word of the field is tried before a number, so that "rget" and 1 are both accepted. The value itself is
- * validated at its use (choose_policy in world.c, make_buffers in via_open.c), because it may depend on the link. */
+ * checked or limited at its use (choose_policy in world.c, make_buffers in via_open.c), because it may depend on the
+ * link. */
 int msg_policy_set(msg_policy *policy, const char *field, const char *value, char *error)
 {
     int i = 0;

@@ -1,5 +1,6 @@
 /*
- * The way to the daemon of this host (tcp_daemon.c), for policies that route by daemons as LAM's lamd and PVM's pvmd do.
+ * The way to the daemon of this host (tcp_daemon.c), for policies that route by daemons as LAM's lamd and PVM's pvmd
+ * do.
  *
  *      all ranks      connected and proven to each other over TCP (tcp_meet.c)
  *      lowest rank    of each host: a UDP socket, a Unix socket, the daemon            (fork)
@@ -8,8 +9,21 @@
  *      all ranks      close the connections of tcp_meet.c
  *
  * The daemon is no child of a rank, so the death of its first rank does not affect the others. It ends with the last of
- * its ranks, and is called viakit- and 8 characters of the job's name. The Unix socket has a name that the kernel chooses,
- * outside the file system, so it cannot be left behind.
+ * its ranks, and is called viakit- and 8 characters of the job's name. The Unix socket has a name that the kernel
+ * chooses, outside the file system, so it cannot be left behind.
+ *
+ * Invariant: tc_relay_start replaces t->ranks[i].fd of every other rank, or fails. Neither tcp.c nor the engine can
+ * then distinguish a way through daemons from a direct connection: both are streams of bytes.
+ *
+ * Memory and descriptors. The daemon is forked from a program that may have threads, so it cannot allocate: td_plan has
+ * all its memory, a ring of TD_WINDOW bytes for each stream among it. For l of n ranks the daemon holds l * (n - 1)
+ * socket pairs' ends, the UDP socket, and until the last handover the Unix socket.
+ *
+ * Security. Only processes that have the job's secret can hand over descriptors (proof with the daemon's nonce).
+ * Datagrams carry a key that is derived from the secret. The key keeps out other jobs and hosts that cannot read the
+ * network. It is sent in clear, and nothing is encrypted, as with lamd and pvmd.
+ *
+ * Called once per world, by the thread that opens it. Blocks, at most some seconds beyond the launcher's exchange.
  */
 #include "msg/tcp_daemon.h"
 
@@ -33,19 +47,22 @@
 
 /* Sent by each rank to all others. Only the lowest rank of a host has addresses. */
 struct card {
-    struct tc_card udp;
+    struct tc_card udp; /* address of the daemon's UDP socket; udp.failed of every rank is valid */
     uint32_t name_len;
-    char name[16]; /* of the Unix socket, without the leading 0 */
+    /* Name of the Unix socket, without the leading 0. The kernel chooses 5 hex digits (unix(7), autobind). */
+    char name[16];
 };
 
 static const char key_label[] = "viakit tcp datagrams";
 
+/* For a system call that has just failed: errno is part of the text. */
 static int failed(msg_world *w, const char *what)
 {
     return msg_fail(w, MSG_ERR_CHANNEL, "the daemon of this host: %s: %s", what, strerror(errno));
 }
 
-/* The lowest rank of the host of a rank. */
+/* Returns the lowest rank of the host of a rank. All ranks agree on it, because all have the same hellos. That rank
+ * starts the daemon. */
 static int first_of(const msg_world *w, int rank)
 {
     int i = 0;
@@ -56,6 +73,7 @@ static int first_of(const msg_world *w, int rank)
 
 /* ---------------------------------------------------------------- the daemon */
 
+/* The parent's copy; the daemon keeps its own until it exits. Wiped, because it has the secret. */
 static void free_plan(struct td_plan *p)
 {
     free(p->local);
@@ -66,6 +84,9 @@ static void free_plan(struct td_plan *p)
     vk_wipe(p, sizeof *p);
 }
 
+/* Allocates everything that the daemon will use, and derives the key of its datagrams. streams[] has a row for each
+ * rank of this host, with an unused entry for the rank itself, so that an index needs no search. Returns 0 or
+ * MSG_ERR_NO_MEMORY; free_plan frees a partial plan, too. */
 static int make_plan(msg_world *w, struct td_plan *p)
 {
     size_t n = (size_t)w->n_ranks, n_streams = (size_t)w->n_local * n;
@@ -96,6 +117,8 @@ static int make_plan(msg_world *w, struct td_plan *p)
                                                 .pause = TD_PAUSE};
         }
     }
+    /* A key for this job alone, from which the secret cannot be computed. The label separates it from the proofs of
+     * tcp_meet.c, which use the same secret. */
     struct vk_blake2s s;
     vk_blake2s_begin(&s, w->secret, sizeof w->secret);
     vk_blake2s_add(&s, key_label, sizeof key_label);
@@ -106,12 +129,13 @@ static int make_plan(msg_world *w, struct td_plan *p)
     return 0;
 }
 
-/* Opens the daemon's sockets, and fills in the card. */
+/* Opens the daemon's sockets, and fills in the card. The UDP socket has the address by which the other ranks reach this
+ * one, with a port that the kernel chooses. Returns 0 or an error; the caller closes the sockets. */
 static int open_sockets(msg_world *w, const struct tc_card *own, struct td_plan *p, struct card *card)
 {
     struct sockaddr_un a = {.sun_family = AF_UNIX};
     socklen_t len = sizeof a, udp_len;
-    int room = 4 << 20;
+    int room = 4 << 20; /* bytes: 64 streams with a full window. The kernel may grant less (net.core.rmem_max). */
     card->udp = *own;
     if (own->address.any.sa_family == AF_INET6)
         card->udp.address.in6.sin6_port = 0;
@@ -128,6 +152,7 @@ static int open_sockets(msg_world *w, const struct tc_card *own, struct td_plan 
     if (p->listener < 0 || bind(p->listener, (struct sockaddr *)&a, sizeof a.sun_family) != 0 ||
         listen(p->listener, SOMAXCONN) != 0 || getsockname(p->listener, (struct sockaddr *)&a, &len) != 0)
         return failed(w, "its Unix socket");
+    /* An abstract name: a 0, then name_len bytes without a terminator. */
     card->name_len = len - (uint32_t)offsetof(struct sockaddr_un, sun_path) - 1;
     if (card->name_len > sizeof card->name)
         return failed(w, "the name of its Unix socket");
@@ -135,7 +160,9 @@ static int open_sockets(msg_world *w, const struct tc_card *own, struct td_plan 
     return 0;
 }
 
-/* Closes all descriptors but two in the daemon. Otherwise no rank would detect that another has closed its ends. */
+/* Closes all descriptors but two in the daemon, standard input and output included. Otherwise it would hold the
+ * program's files, its sockets and the launcher's pipes open, and their readers would not see the end when the ranks
+ * have ended. close_range needs Linux 5.9; with an older kernel they stay open. */
 static void close_all_but(int a, int b)
 {
     unsigned low = (unsigned)(a < b ? a : b), high = (unsigned)(a < b ? b : a);
@@ -154,10 +181,18 @@ static void run_anywhere(void)
     sched_setaffinity(0, sizeof all, &all);
 }
 
-/* Starts the daemon as a grandchild, so that it needs no parent to wait for it. */
+/* Starts the daemon as a grandchild, so that it needs no parent to wait for it:
+ *
+ *     this rank --fork--> child --fork--> daemon: td_run
+ *         waitpid <------ exit            adopted by init, ends with the last stream
+ *
+ * The child exits at once, so the wait is short. Only functions that are safe in signal handlers may run between fork
+ * and exit, because another thread may have held a lock. Returns 0 or an error. */
 static int start(msg_world *w, struct td_plan *p)
 {
     int status;
+    char name[16];
+    snprintf(name, sizeof name, "viakit-%.8s", w->job); /* not in the child: it is not safe in a signal handler */
     pid_t child = fork();
     if (child < 0)
         return failed(w, "fork");
@@ -171,8 +206,6 @@ static int start(msg_world *w, struct td_plan *p)
         }
         signal(SIGINT, SIG_IGN); /* Ctrl-C is for the ranks, with which the daemon ends */
         signal(SIGALRM, SIG_IGN);
-        char name[16];
-        snprintf(name, sizeof name, "viakit-%.8s", w->job);
         prctl(PR_SET_NAME, name);
         run_anywhere();
         close_all_but(p->listener, p->udp);
@@ -185,6 +218,8 @@ static int start(msg_world *w, struct td_plan *p)
 
 /* ---------------------------------------------------------------- this rank's ends */
 
+/* Sends one handover with its h->n descriptors (SCM_RIGHTS, at most 253 per message on Linux; TD_AT_ONCE is less). The
+ * kernel duplicates them, so the caller closes its own. Returns 0 or -1 with errno. */
 static int send_fds(int fd, struct td_handover *h, const int *fds)
 {
     char control[CMSG_SPACE(TD_AT_ONCE * sizeof(int))];
@@ -200,7 +235,9 @@ static int send_fds(int fd, struct td_handover *h, const int *fds)
     return sendmsg(fd, &m, MSG_NOSIGNAL) == (ssize_t)sizeof *h ? 0 : -1;
 }
 
-/* Makes the socket pairs for the next ranks from h->first on, at most TD_AT_ONCE. */
+/* Makes the socket pairs for the next ranks from h->first on, at most TD_AT_ONCE. This rank's end replaces the
+ * connection of tcp_meet.c, which no packet has used yet. Sets h->n and the daemon's ends in fds, also on failure.
+ * Returns the rank from which to continue, or -1 with errno. */
 static int make_pairs(msg_world *w, struct td_handover *h, int *fds)
 {
     struct tc_world *t = w->at;
@@ -220,7 +257,9 @@ static int make_pairs(msg_world *w, struct td_handover *h, int *fds)
     return rank;
 }
 
-/* Hands over the daemon's ends. The daemon may have died: then the reads of its nonce end. */
+/* Hands over the daemon's ends, in as many handovers as needed, all with proofs of one nonce. The daemon may have died:
+ * then the read of its nonce ends. It serves one caller at a time, and a silent one for up to 2 s (tcp_daemon.c), hence
+ * 30 s. Returns 0 or an error. */
 static int hand_over(msg_world *w, const struct card *daemon)
 {
     struct sockaddr_un a = {.sun_family = AF_UNIX};
@@ -248,7 +287,9 @@ static int hand_over(msg_world *w, const struct card *daemon)
     return code;
 }
 
-/* own: the address of this rank. code: of opening so far. The exchange takes place in any case (world.c). */
+/* See tcp.h. own: the address of this rank. code: of opening so far. The exchange takes place in any case (world.c),
+ * and the card of a rank reports its failure. The parent's copies of the daemon's sockets are closed on return, so
+ * their last owner is the daemon. */
 int tc_relay_start(msg_world *w, const msg_options *o, const struct tc_card *own, int code)
 {
     struct td_plan plan = {.listener = -1, .udp = -1};

@@ -1,6 +1,23 @@
 /*
  * Opening the `via` channel, its connections, and closing it. csrc/peers opens the NICs and connects the ranks. This
  * file chooses the sizes of the eager buffers, and exchanges the ranks' addresses and credits.
+ *
+ *      each rank                                      all ranks
+ *      open_ports: NICs, buffers, VIs    (local)
+ *      own card: addresses, receives     -------->    msg_allgather: every rank has every card
+ *      check_card, read_cards            (local)      address, grant of each other rank
+ *      peers_connect                     <------->    every pair, or (sparse) every pair of neighbours
+ *      credits += grant                  (local)      packets may be sent
+ *      vc_meet, later                    <------->    any other pair of a sparse world, on first use
+ *
+ * ports[0] is the NIC of the ranks of this host (shm), ports[1] that of all others. A port without ranks is NULL, so a
+ * job on one host needs no network device.
+ *
+ * Invariant: before msg_allgather nothing depends on another rank, and no failure returns early. After it, a failure of
+ * any rank is on its card, so all ranks give up together (world.c).
+ *
+ * Threads: opening and closing run in the thread that opens or closes the world. The functions about meeting are called
+ * with the world's lock held, from within the channel's progress or push.
  */
 #include <sched.h>
 #include <stdio.h>
@@ -9,26 +26,35 @@
 
 #include "msg/via.h"
 
-#define CLOSE_MS 1000 /* time for outstanding acknowledgements of sends */
+/* Bound in ms of the wait for outstanding acknowledgements of sends. A chosen value: a peer that has closed already does
+ * not acknowledge any more, so without a bound the wait might not end. */
+#define CLOSE_MS 1000
 
-/* Sent by each rank to all others before they connect. The number of buffers for each rank depends on the number of
- * ranks on that NIC. So the two sides of a pair may differ if their hosts do. */
+/* Sent by each rank to all others before they connect. Index 0 is the local NIC, 1 the network NIC; a rank reads only the
+ * index of the NIC by which it reaches the sender. The number of buffers for each rank depends on the number of ranks on
+ * that NIC. So the two sides of a pair may differ if their hosts do. */
 struct address_card {
-    uint8_t host[2][8]; /* of the local, the network NIC */
-    uint8_t len[2];
-    uint8_t failed;
-    uint32_t n_recv[2];
-    struct msg_address_space space;
+    uint8_t host[2][VIAKIT_NIC_ADDRESS_LEN];
+    uint8_t len[2];                 /* bytes of them; 0: this rank has no such NIC */
+    uint8_t failed;                 /* 1: the other fields are zero, because this rank could not open its NICs */
+    uint32_t n_recv[2];             /* receives that this rank posts for each other rank, VC_RESERVE included */
+    struct msg_address_space space; /* address_space.c */
 };
 
+/* The `failed` callback of struct peers: stores the text as this world's error. csrc/peers has reported it nowhere
+ * else. */
 static int net_failed(void *world, enum peers_error error, const char *text)
 {
     return msg_fail(world, error == PEERS_ERR_NO_MEMORY ? MSG_ERR_NO_MEMORY : MSG_ERR_CHANNEL, "%s", text);
 }
 
-/* Sets the eager limit and the credits, and allocates their memory. `room` is the size of an eager buffer: the
- * largest packet, rounded up to whole cache lines. It is at least 256 bytes, as put_short requires (MSG_PUT_SHORT).
- * Credits: at most the policy's number, reduced to fit pool_bytes, but at least VC_LEAST_CREDITS. */
+/* Sets the eager limit and the credits, and allocates their memory. `room` is the size of an eager buffer: the largest
+ * packet, rounded up to whole cache lines. It is at least 256 bytes, as put_short requires (MSG_PUT_SHORT).
+ *
+ *     credits = min(policy's credits, pool_bytes / (ranks * room), MaxDescriptorsPerQueue - VC_RESERVE)
+ *               but at least VC_LEAST_CREDITS, even if that exceeds pool_bytes
+ *
+ * Returns 0, or the code of the failure. *eager_limit is valid in both cases. */
 static int make_buffers(msg_world *w, struct peers_port *port, uint32_t n_ranks, size_t *eager_limit)
 {
     const msg_policy *p = &w->policy;
@@ -41,12 +67,13 @@ static int make_buffers(msg_world *w, struct peers_port *port, uint32_t n_ranks,
     credits = credits > (uint64_t)p->credits ? (uint64_t)p->credits : credits;
     uint64_t limit = port->attributes.MaxDescriptorsPerQueue - VC_RESERVE;
     credits = credits < VC_LEAST_CREDITS ? VC_LEAST_CREDITS : credits > limit ? limit : credits;
-    port->owed_most =
-        (uint32_t)credits / 2; /* the sender can use the other half while the CREDIT packet is in flight */
+    /* The sender can use the other half while the CREDIT packet is in flight. */
+    port->owed_most = (uint32_t)credits / 2;
     return peers_make_buffers(port, n_ranks, room, (uint32_t)credits + VC_RESERVE);
 }
 
-/* Opens a NIC for n_ranks other ranks, with all its objects but the VIs. */
+/* Opens a NIC for n_ranks other ranks, with all its objects but the VIs. Returns 0 or the code of the failure;
+ * peers_close releases what was made until then. */
 static int open_port(msg_world *w, int index, const char *device, uint32_t n_ranks, size_t *eager_limit)
 {
     struct peers *net = &((struct vc_world *)w->at)->net;
@@ -61,7 +88,9 @@ static int open_port(msg_world *w, int index, const char *device, uint32_t n_ran
     return make_buffers(w, net->ports[index], n_ranks, eager_limit);
 }
 
-/* Creates all local objects: NICs and VIs. It contacts no other rank, so it may fail on one rank alone. */
+/* Creates all local objects: NICs and VIs. It contacts no other rank, so it may fail on one rank alone. Sets peer->at
+ * of every rank as far as it comes, this rank included. Only neighbours get a VI in a sparse world; the others get
+ * theirs when they meet. Returns 0 or the code of the failure. */
 static int open_ports(msg_world *w, const msg_options *o)
 {
     struct vc_world *v = w->at;
@@ -69,6 +98,7 @@ static int open_ports(msg_world *w, const msg_options *o)
     size_t eager_limit[2];
     uint32_t n[2] = {(uint32_t)w->n_local - 1, (uint32_t)(w->n_ranks - w->n_local)}; /* other ranks on each NIC */
     int code = 0;
+    /* A described machine has one link, and each of its ranks is a host of its own (hello.c), so n[0] is 0 there. */
     const char *network = msg_on_machine() ? name : o->network_device;
     snprintf(name, sizeof name, "%s:msg-%.16s", msg_on_machine() ? "sim" : "shm", w->job);
     if (n[0])
@@ -93,7 +123,8 @@ static int open_ports(msg_world *w, const msg_options *o)
     return code || !w->sparse ? code : peers_admit(&v->net);
 }
 
-/* Is the card of rank i usable? Lengths are copied and receives counted by it, so it must fit what is used here. */
+/* Returns 0 if the card of rank i is usable, else an error with its text. The card comes from the launcher's exchange
+ * and is not trusted: lengths are copied and receives counted by it, so it must fit what is used here. */
 static int check_card(msg_world *w, const struct address_card *cards, int i)
 {
     const struct address_card *card = &cards[i];
@@ -109,7 +140,8 @@ static int check_card(msg_world *w, const struct address_card *cards, int i)
 }
 
 /* Stores each rank's address, and the number of packets that this rank may send it: the buffers that the other side
- * keeps for this rank, not those that this rank keeps for it. */
+ * keeps for this rank, not those that this rank keeps for it. The reserve is subtracted here, because CREDIT packets
+ * use it without a credit (via.h). */
 static int read_cards(msg_world *w, const struct address_card *cards)
 {
     for (int i = 0; i < w->n_ranks; i++) {
@@ -127,13 +159,16 @@ static int read_cards(msg_world *w, const struct address_card *cards)
 
 /* ---------------------------------------------------------------- connections */
 
-/* The rank is connected. Packets of it may have arrived before, and with them credits. */
+/* The rank is connected. Adds the grant and does not assign it: packets of the rank may have arrived before this rank
+ * noticed the connection, and they may have brought credits. */
 static void connected(const msg_world *w, int i)
 {
     struct vc_rank *rank = w->peers[i].at;
     rank->pair.credits += rank->grant;
 }
 
+/* Called by vc_meet, and by peers_meetings once for each pair: code 0, or the reason why it cannot be connected. A rank
+ * that was given up in the meantime (news.c: it is dead) stays so. */
 void vc_met(void *world, int rank, int code)
 {
     msg_world *w = world;
@@ -141,6 +176,7 @@ void vc_met(void *world, int rank, int code)
     if (w->peers[rank].gone)
         return;
     if (code) {
+        /* A copy, because msg_peer_failed writes a new text into w->error, with this one as its end. */
         snprintf(why, sizeof why, "%s", w->error);
         msg_peer_failed(&w->peers[rank], why);
         return;
@@ -149,6 +185,8 @@ void vc_met(void *world, int rank, int code)
     msg_met(&w->peers[rank]);
 }
 
+/* Does nothing for a pair that is MEETING. A failure to begin is final: the rank counts as failed, because nothing
+ * would repeat the attempt. */
 int vc_meet(struct msg_peer *peer)
 {
     struct peers *net = &((struct vc_world *)peer->world->at)->net;
@@ -170,7 +208,9 @@ int vc_is_meeting(const struct msg_peer *peer)
     return ((const struct peers_pair *)peer->at)->state == PEERS_MEETING;
 }
 
-/* Called while the ranks connect. After connecting `lost` is unused, because the queues report the same. */
+/* The `idle` callback of peers_connect: 0, or why connecting ends. Acquire, paired with the release in the NIC's error
+ * handler (peers/open.c), which runs in any thread: the break that it reports comes before this load. After connecting
+ * `lost` is unused, because the queues report the same. */
 static int connecting(void *world)
 {
     msg_world *w = world;
@@ -183,6 +223,8 @@ static int connecting(void *world)
     return 0;
 }
 
+/* Only the first 8 of the job's 32 hex digits are part of the connections' names: enough to keep apart jobs that run at
+ * the same time on one network. The proof of the secret, not the name, keeps out other processes. NULL: no memory. */
 static struct vc_world *make_world(msg_world *w)
 {
     struct vc_world *v = calloc(1, sizeof *v);
@@ -212,6 +254,7 @@ static struct vc_world *make_world(msg_world *w)
     return v;
 }
 
+/* See channel.h. Any failure before msg_allgather only sets own.failed. On failure vc_close releases everything. */
 int vc_open(msg_world *w, const msg_options *o)
 {
     struct vc_world *v = make_world(w);
@@ -228,6 +271,7 @@ int vc_open(msg_world *w, const msg_options *o)
             memcpy(own.host[i], v->net.ports[i]->address, own.len[i]);
             own.n_recv[i] = v->net.ports[i]->n_recv;
         }
+    /* Only mappings of the local NIC cost address space of other ranks. */
     own.space = msg_address_space_of(code == 0 && v->net.ports[0] ? v->net.ports[0]->info.bytes_to_map : 0);
     int gathered = cards ? msg_allgather(w, o, &own, sizeof own, cards) : MSG_ERR_NO_MEMORY;
     if (code == 0 && gathered == 0)
@@ -242,6 +286,7 @@ int vc_open(msg_world *w, const msg_options *o)
     for (int i = 0; code == 0 && i < w->n_ranks; i++) {
         if (i == w->rank)
             continue;
+        /* peers_connect has connected every pair that has a VI, so the others are those of a sparse world. */
         w->peers[i].met = ((struct peers_pair *)w->peers[i].at)->state == PEERS_MET;
         if (w->peers[i].met)
             connected(w, i);
@@ -269,7 +314,9 @@ int vc_can_share(struct msg_peer *peer)
 
 /* ---------------------------------------------------------------- closing */
 
-/* Waits for acknowledgements, because closing the connection would lose unacknowledged sends, such as the BYE. */
+/* Waits for acknowledgements, because closing the connection would lose unacknowledged sends, such as the BYE. One
+ * deadline for all ranks: a host that has vanished delays the closing only once. On shm sends are usually complete
+ * already, so this loop ends at once. */
 static void drain(msg_world *w)
 {
     uint64_t deadline = vk_now() + CLOSE_MS * VK_MS;
@@ -283,6 +330,8 @@ static void drain(msg_world *w)
     }
 }
 
+/* Also for a channel that was opened in part: w->at is NULL before vc_open, and pairs without a VI have nothing to
+ * drain. */
 void vc_close(msg_world *w)
 {
     struct vc_world *v = w->at;
