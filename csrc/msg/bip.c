@@ -34,9 +34,10 @@
 #include "peers/peers.h"
 
 #define TAG_PACKETS (-1) /* receives use the places of their requests as tags, from 0 on */
-#define CLOSE_MS 1000
+#define CLOSE_MS \
+    1000 /* bip_close waits this long for the acknowledgement of its BYE; a chosen value, as in via_open.c */
 #define NO_RECEIVE UINT32_MAX
-#define LEAST_SLOTS 8
+#define LEAST_SLOTS 8 /* places in the ring for each rank, even beyond pool_bytes; as VC_LEAST_CREDITS in via.h */
 
 /* The channel's state. `busy` and `over` follow BIP's one send: put() starts it, sent() records its end, put()
  * reports it. */
@@ -49,6 +50,7 @@ struct bc_world {
     int n_events; /* of the current progress call */
 };
 
+/* Sent by each rank to all others before they connect. BIP's own card is opaque here. */
 struct bc_card {
     uint8_t card[BIP_CARD_LEN];
     int32_t failed;
@@ -113,6 +115,7 @@ static void received(void *context, uint64_t cookie, int code)
         msg_peer_failed(&b->world->peers[r->peer], bip_code_text(code));
 }
 
+/* BIP has found the connection to the node broken. It may be reported more than once; the first report counts. */
 static void lost(void *context, int node)
 {
     struct bc_world *b = context;
@@ -122,6 +125,8 @@ static void lost(void *context, int node)
 
 /* ---------------------------------------------------------------- packets */
 
+/* The header and the data go as two parts, which BIP copies into its buffer in one pass, so nothing is assembled here.
+ * Returns 1, 0 for no credit or buffer, or an error if the rank is gone. */
 static int push_short(struct msg_peer *peer, struct msg_head head, const void *data, size_t len)
 {
     struct bc_world *b = bc_of(peer->world);
@@ -144,6 +149,7 @@ static int push_one(struct msg_peer *peer, struct msg_out *out, size_t n)
     return taken;
 }
 
+/* BIP's longest short message bounds the packets (bip/model.h). */
 static int push(struct msg_peer *peer, struct msg_out *out)
 {
     return msg_push_segments(peer, out, bip_small(job_of(peer), peer->rank), push_one);
@@ -165,11 +171,13 @@ static void channel_sleep(msg_world *w, uint64_t ns, struct msg_token *token)
     token->what = bip_sleep_unlocked(bc_of(w)->job, (ns + VK_MS - 1) / VK_MS);
 }
 
+/* BIP handles the completion that ended the sleep, and calls back as from bip_progress. */
 static void wake(msg_world *w, struct msg_token *token)
 {
     bip_woken(bc_of(w)->job, token->what);
 }
 
+/* Before opening, and for this rank itself, only the name of the channel. */
 static const char *route(struct msg_peer *peer)
 {
     struct bc_world *b = bc_of(peer->world);
@@ -302,12 +310,15 @@ static void choose(msg_world *w, const msg_options *o, bip_options *options)
     options->n_slots = (uint32_t)(n < LEAST_SLOTS ? LEAST_SLOTS : n > 1000 ? 1000 : n);
 }
 
+/* BIP's interrupt callback, while it connects. It passes on the program's. */
 static int interrupted(void *context)
 {
     msg_world *w = context;
     return w->interrupt && w->interrupt(w->interrupt_context);
 }
 
+/* Opens the job's NICs by BIP, contacting no other rank, so it may fail on one rank alone. Returns MSG_SUCCESS or an
+ * error. On failure b->job is NULL. */
 static int start(msg_world *w, const msg_options *o)
 {
     struct bc_world *b = w->at;
@@ -343,7 +354,9 @@ static int start(msg_world *w, const msg_options *o)
     return MSG_SUCCESS;
 }
 
-/* With all ranks' cards: connects, and reads BIP's maximum packet length for each rank. */
+/* With all ranks' cards: connects, and reads BIP's maximum packet length for each rank. The eager limit follows from
+ * it, because a message up to the limit must fit one packet with its longest header. Returns MSG_SUCCESS or an
+ * error. */
 static int meet(msg_world *w, const msg_options *o, const struct bc_card *cards)
 {
     struct bc_world *b = w->at;
@@ -404,6 +417,7 @@ static int open_job(msg_world *w, const msg_options *o)
     return code;
 }
 
+/* Called from the attendant's thread (world.c), while the main thread waits in the launcher. */
 static void attend(msg_world *w)
 {
     bip_attend(((struct bc_world *)w->at)->job);

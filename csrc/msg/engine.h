@@ -1,8 +1,8 @@
 /*
  * engine.h - what the files of the message engine share.
  *
- * Reading order: msg.h (contract), this file, match.c (matching), protocol.c (packets). Then rendezvous.c (the
- * threshold, and long messages) and peer_failure.c (ranks that leave or fail). Operations begin in send.c, recv.c,
+ * Reading order: msg.h (contract), this file, match.c (matching), protocol.c and arrival.c (outgoing and
+ * arriving packets). Then rendezvous.c (the threshold, and long messages) and peer_failure.c (ranks that leave or fail). Operations begin in send.c, recv.c,
  * onesided.c (RDMA) and active.c (active messages), and end in wait.c. channel.h has the interface of the carriers of
  * packets: via.c, bip.c and tcp.c.
  *
@@ -378,7 +378,7 @@ void msg_message_put(msg_world *w, msg_message *m);
 /* Calls f for every request in use. */
 void msg_each_request(msg_world *w, void (*f)(msg_request *r, void *context), void *context);
 
-/* ---------------------------------------------------------------- protocol.c */
+/* ---------------------------------------------------------------- protocol.c, arrival.c */
 
 /* Binds the receive to this message. */
 static inline void msg_bind(msg_request *r, int source, const struct msg_packet *p)
@@ -493,7 +493,7 @@ int msg_check_doomed(msg_world *w);
 /* Closing: have all ranks begun to close, or are they gone? Sends what is due, so it is called repeatedly. */
 int msg_all_leaving(msg_world *w);
 
-/* active.c, called by protocol.c and peer_failure.c */
+/* active.c, called by arrival.c and peer_failure.c */
 void msg_active_arrived(struct msg_peer *peer, const struct msg_packet *packet, const void *data, size_t len);
 void msg_active_gone(struct msg_peer *peer, int error);
 

@@ -9,11 +9,22 @@
  *     a write after a write        waits until the first has been handed over completely (may_begin)
  *     a message after a write      waits in the queue, behind a fence (msg_fence)
  *     a write after messages       may overtake those without credit: it needs no buffer of the target (msg.h)
+ *
+ * Two forms of a write:
+ *
+ *     up to MSG_PUT_SHORT bytes     copied to an eager buffer of the channel (put_short): complete when it is accepted
+ *     longer, with a request        from the caller's memory, in pieces: on world->moving until all are handed over
+ *
+ * Neither reports to this rank that the data is in the target's memory. msg_all_written answers that for all writes to
+ * a rank, as MPI_Win_flush needs it (csrc/rma).
+ *
+ * Lock held in all static functions and in those whose name ends in _locked. A wait releases it (wait.c), so each
+ * function checks the rank's state again after a wait.
  */
 #include "base/plural.h"
 #include "msg/channel.h"
 
-/* A write that waits for room in the channel, or for a longer earlier write. */
+/* The arguments of one write or read, on the stack of the call. buf, address and handle stay valid while it waits. */
 struct write {
     msg_world *w;
     struct msg_peer *peer;
@@ -42,6 +53,7 @@ static int was_taken(void *argument)
     return a->code != 0 || a->peer->state != MSG_PEER_CONNECTED;
 }
 
+/* Returns MSG_SUCCESS once the channel has a copy of the bytes, or the error. Interrupted: nothing was written. */
 static int put_short(struct write *a)
 {
     if (was_taken(a) || !msg_wait_until(a->w, was_taken, a, -1))
@@ -49,7 +61,8 @@ static int put_short(struct write *a)
     return msg_same_process(a->w) ? MSG_INTERRUPTED : MSG_ERR_PROCESS;
 }
 
-/* Waits until an earlier write to the rank is handed over. */
+/* Waits until an earlier write to the rank is handed over. Returns MSG_SUCCESS with the rank connected, or an error
+ * with its text. */
 static int await_turn(struct write *a)
 {
     int code = may_begin(a) ? MSG_SUCCESS : msg_wait_until(a->w, may_begin, a, -1);
@@ -59,7 +72,8 @@ static int await_turn(struct write *a)
 }
 
 /* Adds the request to the list that msg_move serves. If a part of a write could not be started, a fence holds back
- * later messages. */
+ * later messages. Returns an error if the buffer cannot be registered: nothing has started then. The request may be
+ * complete on return. */
 static int move_long(const struct write *a, msg_request *r)
 {
     r->want = a->len;
@@ -76,7 +90,8 @@ static int move_long(const struct write *a, msg_request *r)
     return MSG_SUCCESS;
 }
 
-/* Makes the request of a transfer, and starts the transfer if it is long. */
+/* Makes the request of a transfer, and starts the transfer if it is long. A short one is complete, because the channel
+ * has a copy of its data. */
 static int begin_request(const struct write *a, int kind, int is_short, msg_request **out)
 {
     msg_request *r = msg_request_new(a->w, kind, 0, a->target, 0, (void *)(uintptr_t)a->buf, a->len);
@@ -94,6 +109,9 @@ static int begin_request(const struct write *a, int kind, int is_short, msg_requ
     return MSG_SUCCESS;
 }
 
+/* Validates the arguments of a write or read against what the target has exposed. The target's NIC checks the range
+ * again (VIA protection), but a violation there would break the connection. `request`: the caller takes one. Returns
+ * MSG_SUCCESS or an error with its text. */
 static int check_put(const struct write *a, const msg_exposed *exposed, uint64_t offset, int request)
 {
     msg_world *w = a->w;
@@ -133,6 +151,7 @@ static int put_away(struct write *a, msg_request **out)
     return out ? begin_request(a, MSG_REQ_PUT, is_short, out) : MSG_SUCCESS;
 }
 
+/* peer NULL: there is no such rank (check_put). */
 static struct write a_write(msg_world *w, const void *buf, size_t len, int target)
 {
     return (struct write){.w = w,
@@ -189,6 +208,8 @@ int msg_put(msg_world *w, const void *buf, size_t len, int target, const msg_exp
     return code;
 }
 
+/* The notice is the immediate data of the write, so it follows the data into the target's memory (VIA: a descriptor
+ * with immediate data consumes a receive after its data has been placed). */
 int msg_put_notified(msg_world *w, const void *buf, size_t len, int target, const msg_exposed *exposed, uint64_t offset)
 {
     if (!msg_enter(w))
@@ -201,12 +222,15 @@ int msg_put_notified(msg_world *w, const void *buf, size_t len, int target, cons
     return code;
 }
 
-/* Acquire: the data of the counted writes is visible after this load. */
+/* Without the lock. Acquire, paired with the release in msg_noticed (channel.h): a thread that reads the count then
+ * reads the data of all counted writes. */
 uint32_t msg_notices(const msg_world *w, int source)
 {
     return (unsigned)source < (unsigned)w->n_ranks ? vk_load_acquire(&w->peers[source].n_notices) : 0;
 }
 
+/* Two conditions: no write waits here for a descriptor, and none of the started ones is without its completion. A
+ * channel without one-sided writes has nothing to wait for. */
 int msg_all_written(const struct msg_peer *peer)
 {
     if (peer->channel == NULL || peer->channel->outstanding == NULL)
@@ -216,6 +240,7 @@ int msg_all_written(const struct msg_peer *peer)
 
 /* ---------------------------------------------------------------- reads */
 
+/* `get` alone does not suffice: the link of this rank may lack RDMA reads, which are optional in VIA. */
 int msg_can_get(const msg_world *w, int target)
 {
     struct msg_peer *peer = &w->peers[target];

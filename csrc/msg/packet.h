@@ -1,7 +1,8 @@
 /*
  * packet.h - the packets of the message engine: their headers and kinds.
  *
- * Packets are in the byte order of the machine. Ranks of different byte order refuse each other on opening (world.c).
+ * Packets are in the byte order of the machine. Ranks of different byte order refuse each other on opening
+ * (hello.c).
  */
 #ifndef VIAKIT_MSG_PACKET_H
 #define VIAKIT_MSG_PACKET_H

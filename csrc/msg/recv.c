@@ -7,14 +7,22 @@
  *             | no
  *       can one come?   --no--->  complete in error: its rank has left or died
  *             | yes
- *       posted (match.c); protocol.c completes it
+ *       posted (match.c); arrival.c completes it
  *
  * Errors before the request exists are returned. Later errors are stored in its status.
+ *
+ * A request belongs to the caller of msg_irecv or msg_imrecv, until a wait or test reports its completion. The blocking
+ * calls make theirs and reap it themselves. msg_recv_soon and msg_recv_rest are one blocking call in two parts, with
+ * the request handed from one to the other.
+ *
+ * Any thread may call these functions if the world has `threads`. The blocking ones release the lock while they wait
+ * (wait.c).
  */
 #include "base/plural.h"
 #include "msg/channel.h"
 
-/* Returns MSG_SUCCESS, or the error in the arguments. */
+/* Returns MSG_SUCCESS, or the error in the arguments, before anything has changed. Also an error: the communicator is
+ * revoked, because a receive that starts later must not wait for a message (ULFM). */
 static int check_recv(msg_world *w, int context, int src, int tag)
 {
     if (vk_unlikely((unsigned)src >= (unsigned)w->n_ranks) && src != MSG_ANY_SOURCE && src != MSG_PROC_NULL)
@@ -38,8 +46,9 @@ static int receive_error(const msg_world *w, int src)
     return msg_peer_error(&w->peers[src]);
 }
 
-/* `waits`: the caller waits until the receive is complete, so this rank can move a part of a long message. *out is set
- * on success, and may be complete already. Lock held. */
+/* Starts a receive: takes a message that has arrived, or posts. `waits`: the caller waits until the receive is
+ * complete, so this rank can move a part of a long message. *out is set on success, and may be complete already. Lock
+ * held. */
 static int start_recv(msg_world *w, int context, void *buf, size_t len, int src, int tag, int waits, msg_request **out)
 {
     int code = check_recv(w, context, src, tag);
@@ -52,6 +61,7 @@ static int start_recv(msg_world *w, int context, void *buf, size_t len, int src,
         return msg_fail(w, MSG_ERR_NO_MEMORY, "no memory for another request");
     r->sharing = waits ? MSG_MAY_SHARE : MSG_ALONE;
     *out = r;
+    /* MPI 4.1, 3.10: it completes at once, with source MPI_PROC_NULL, tag MPI_ANY_TAG and count 0. */
     if (vk_unlikely(src == MSG_PROC_NULL)) {
         r->status.tag = MSG_ANY_TAG;
         msg_complete(r, MSG_SUCCESS);
@@ -115,6 +125,7 @@ int msg_discard_locked(msg_world *w, int context, int mask, int tag)
     return n;
 }
 
+/* A step of progress first, so that messages which the channel has are discarded, too. */
 int msg_discard(msg_world *w, int context, int mask, int tag)
 {
     if (!msg_enter(w))
@@ -130,8 +141,8 @@ struct contexts {
     int first, n;
 };
 
-/* Ends a posted receive of these contexts with success and the mark `cancelled`, as MPI's Cancel does. A receive that
- * has a message already is not in the queue, and its message completes it. */
+/* Ends a posted receive of these contexts with success and the mark `cancelled`, as MPI's Cancel does (MPI 4.1, 3.8.4).
+ * For msg_each_request. A receive that has a message already is not in the queue, and its message completes it. */
 static void cancel_posted(msg_request *r, void *argument)
 {
     const struct contexts *c = argument;
@@ -158,7 +169,8 @@ void msg_retire(msg_world *w, int context, int n)
 }
 
 /* Waits for a receive made by this file. If interrupted, the receive is withdrawn unless a message has matched it.
- * After a match its buffer is being filled, and the caller must wait until the sender has finished or died. */
+ * After a match its buffer is being filled, and the caller must wait until the sender has finished or died. Returns the
+ * operation's error, MSG_INTERRUPTED, or MSG_ERR_PROCESS: the callback has forked, and this is the child. Lock held. */
 static int finish_recv(msg_world *w, msg_request *r, msg_status *status)
 {
     msg_status own;
@@ -187,6 +199,7 @@ int msg_recv(msg_world *w, int context, void *buf, size_t len, int src, int tag,
     return msg_recv_rest(w, context, buf, len, src, tag, status, NULL);
 }
 
+/* r NULL: msg_recv_soon has started nothing, and this is a complete msg_recv. */
 int msg_recv_rest(msg_world *w, int context, void *buf, size_t len, int src, int tag, msg_status *status,
                   msg_request *r)
 {
@@ -201,6 +214,8 @@ int msg_recv_rest(msg_world *w, int context, void *buf, size_t len, int src, int
     return code;
 }
 
+/* Does not wait for the lock, because another thread may hold it while it polls, and the caller holds a lock of its own
+ * (msg.h). */
 int msg_recv_soon(msg_world *w, int context, void *buf, size_t len, int src, int tag, msg_status *status,
                   msg_request **request)
 {
@@ -245,7 +260,9 @@ static void set_probe_status(const msg_message *m, msg_status *status)
                     : (msg_status){.source = MSG_PROC_NULL, .tag = MSG_ANY_TAG};
 }
 
-/* Waits for a message; with timeout_ms 0 it polls once. MSG_PENDING: none has arrived. Lock held. */
+/* Waits for a message; with timeout_ms 0 it polls once. Returns MSG_SUCCESS with s->found set (NULL for MSG_PROC_NULL),
+ * MSG_PENDING: none has arrived, or an error. The message stays in the queue, and s->found is valid until the lock is
+ * released. Lock held. */
 static int probe_for(struct search *s, int64_t timeout_ms)
 {
     int code = check_recv(s->w, s->context, s->src, s->tag);
@@ -270,6 +287,8 @@ static int probe_for(struct search *s, int64_t timeout_ms)
     return code ? code : MSG_PENDING;
 }
 
+/* The result may be out of date for another thread's receive when this returns (MPI 4.1, 3.8.2). msg_mprobe has no such
+ * race. */
 int msg_probe(msg_world *w, int context, int src, int tag, msg_status *status, int64_t timeout_ms)
 {
     struct search s = {w, context, src, tag, NULL};
@@ -282,6 +301,7 @@ int msg_probe(msg_world *w, int context, int src, int tag, msg_status *status, i
     return code == MSG_PENDING ? MSG_TIMEOUT : code;
 }
 
+/* For callers whose tags have several fields: finds a message that differs in another field than those in `mask`. */
 int msg_probe_other_tag(msg_world *w, int context, int mask, int tag, msg_status *status)
 {
     if (!msg_enter(w))
@@ -294,6 +314,7 @@ int msg_probe_other_tag(msg_world *w, int context, int mask, int tag, msg_status
     return m != NULL;
 }
 
+/* *flag is not set after an error. */
 int msg_iprobe(msg_world *w, int context, int src, int tag, int *flag, msg_status *status)
 {
     int code = msg_probe(w, context, src, tag, status, 0);
@@ -323,7 +344,8 @@ int msg_mprobe(msg_world *w, int context, int src, int tag, msg_message **messag
     return code == MSG_PENDING ? MSG_TIMEOUT : code;
 }
 
-/* Lock held. *message and *out are set on success only. */
+/* Receives a message of msg_mprobe. It has left the queue, so it cannot be matched again, and the request is never
+ * posted. *message and *out are set on success only. Lock held. */
 static int start_mrecv(msg_world *w, msg_message **message, void *buf, size_t len, msg_request **out)
 {
     msg_message *m = message ? *message : NULL;
@@ -339,7 +361,7 @@ static int start_mrecv(msg_world *w, msg_message **message, void *buf, size_t le
     if (m->world == NULL) {
         r->status.tag = MSG_ANY_TAG;
         msg_complete(r, MSG_SUCCESS);
-    } else if (m->arriving == 2) {
+    } else if (m->arriving == 2) { /* its sender died during the transfer (msg_arrival_lost) */
         msg_message_put(w, m);
         msg_complete(r, MSG_ERR_PROC_FAILED);
     } else
@@ -347,6 +369,7 @@ static int start_mrecv(msg_world *w, msg_message **message, void *buf, size_t le
     return MSG_SUCCESS;
 }
 
+/* A long message may have only its announcement here; the request then completes when the data has arrived. */
 int msg_imrecv(msg_world *w, msg_message **message, void *buf, size_t len, msg_request **out)
 {
     if (!msg_enter(w))

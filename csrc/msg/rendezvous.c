@@ -12,7 +12,7 @@
  * BIP has its own table of thresholds (csrc/bip/model.h), and writes the result into the policy (bip.c).
  *
  * Transfer. The sender announces the message (RTS). The receiver chooses the transfer: as the sender proposed if both
- * support it, else by DATA packets, which every channel supports. Here as in protocol.c, fields from another rank are
+ * support it, else by DATA packets, which every channel supports. Here as in arrival.c, fields from another rank are
  * validated before use.
  *
  * Shared transfer. Ranks of one host copy a long message together, each on its own core, if both wait for it:
@@ -24,8 +24,9 @@
  *     writes [part, want)                              reads [0, part)
  *     FIN                          <---------------->  FIN
  *
- * The buffer is offered for reading only after the CTS, from which on the send cannot be withdrawn. A receiver that does
- * not wait in a call might read late, so it does not request a share. Each rank ends when both parts have been moved.
+ * The buffer is offered for reading only after the CTS, from which on the send cannot be withdrawn. A receiver that
+ * does not wait in a call might read late, so it does not request a share. Each rank ends when both parts have been
+ * moved.
  */
 #include "msg/calibration.h"
 #include "msg/channel.h"

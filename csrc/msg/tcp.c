@@ -13,7 +13,7 @@
  * included. The same packet must be pushed again until all of it is sent.
  *
  * All rendezvous are R3 here: after CTS the data follows as one DATA packet of any length, from the sender's buffer
- * into the receiver's. There are no credits: the socket buffers are the window, and XOFF (protocol.c) bounds the data
+ * into the receiver's. There are no credits: the socket buffers are the window, and XOFF (arrival.c) bounds the data
  * that they admit.
  *
  * On a described machine the packets go by streams of it (base/streams.h), and the sockets only connect them.

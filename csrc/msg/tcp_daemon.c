@@ -25,13 +25,15 @@
 
 #include "base/blake2s.h"
 
-#define PAUSE_MOST (250 * VK_MS)
-#define GIVE_UP (10 * VK_SECOND)
-#define HANDOVER_FOR (60 * VK_SECOND)
-#define LINGER (300 * VK_MS) /* acknowledges what is repeated after the end */
+#define PAUSE_MOST (250 * VK_MS)      /* the doubled pause ends here, so a path that works again is found soon */
+#define GIVE_UP (10 * VK_SECOND)      /* as direct connections of channel tcp (tcp_open.c: USER_TIMEOUT_MS) */
+#define HANDOVER_FOR (60 * VK_SECOND) /* as the default time for opening a world (msg.h: open_timeout_ms) */
+#define LINGER (300 * VK_MS)          /* acknowledges what is repeated after the end */
 
 enum { FLAG_DATA = 1, FLAG_END = 2, FLAG_ROOM = 4 }; /* ROOM: send again what had no room */
 
+/* The header of every datagram, in host byte order (packet.h). `acked` belongs to the other direction: the sender has
+ * written the peer's stream to its rank up to there. */
 struct datagram {
     uint8_t key[16];
     uint32_t from, to, len, flags;
@@ -41,6 +43,8 @@ _Static_assert(sizeof(struct datagram) == 48, "no padding: it travels as it lies
 
 static const char label[] = "viakit tcp daemon";
 
+/* Computed by the rank and by the daemon. The numbers are part of it, so the fields of a handover cannot be changed on
+ * the way; the nonce, so that a handover cannot be repeated later. */
 void td_proof(const uint8_t secret[MSG_SECRET_LEN], const uint8_t nonce[TD_NONCE], const struct td_handover *h,
               uint8_t proof[TD_PROOF])
 {
@@ -62,7 +66,7 @@ static struct td_stream *stream_of(const struct td_plan *p, uint32_t rank, uint3
                : NULL;
 }
 
-/* Whether the stream goes to another host, so by datagrams. */
+/* Returns 1 if the stream goes to another host, so by datagrams. */
 static int is_remote(const struct td_plan *p, const struct td_stream *s)
 {
     return p->local[s->peer] < 0;
@@ -102,7 +106,8 @@ static int take_handover(struct td_plan *p, int fd, const uint8_t nonce[TD_NONCE
     return taken;
 }
 
-/* Whether a caller belongs to the user of the job. Others could keep the daemon busy by silence. */
+/* Returns 1 if the caller is a process of the job's user. Others could keep the daemon busy by silence, up to 2 s
+ * each. */
 static int is_same_user(int fd)
 {
     struct ucred caller;
@@ -356,6 +361,13 @@ static void serve(const struct td_plan *p, struct td_stream *s, const struct pol
         write_rank(s);
 }
 
+/* The daemon's life: handovers, then one loop of poll(2) until no stream is in use, then LINGER. The order within a
+ * round:
+ *
+ *     receive_datagrams, run_timers, prepare_polls, poll, serve
+ *
+ * Returns when the daemon may exit. Never blocks in a call but poll and, during handovers, accept and recv with time-
+ * outs. */
 void td_run(struct td_plan *p)
 {
     uint64_t linger = 0;

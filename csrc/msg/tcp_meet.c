@@ -17,6 +17,23 @@
  * Bounds: N_INCOMING calls wait for their proof at a time, each at most INCOMING_FOR. If one more arrives, the oldest
  * is dropped. A rank whose call was dropped, or not accepted within CONNECT_FOR and NONCE_FOR, calls again until the
  * deadline. So silent callers do not delay the ranks, and no number of callers exhausts the process's descriptors.
+ *
+ * A call of this rank, and an incoming call:
+ *
+ *     CONNECTING --connected--> AWAITING_NONCE --nonce S--> AWAITING_PROOF --right proof--> DONE: hand_over
+ *         '---------------------------'-------- closed, or too slow: call_again after PAUSE
+ *
+ *     accepted, S sent --reply complete--> right: own proof sent, hand_over
+ *         '----- closed, wrong, too slow, or pushed out by newer calls: dropped
+ *
+ * Only a proof in the name of another secret ends the meeting with an error: the listener has answered, and it is not
+ * the rank that was called. Every other failure of a call is repeated, because a listener under load causes the same.
+ *
+ * Not done: encryption. After the meeting packets travel in clear, so an attacker who can change the packets of an
+ * established TCP connection is not kept out. TLS would go into send_some and recv_some of tcp.c.
+ *
+ * Called by the thread that opens the world, while no other thread uses it. Blocks; an interrupt is noticed within
+ * SLICE_MS.
  */
 #include "msg/tcp_meet.h"
 
@@ -28,20 +45,23 @@
 
 #include "base/blake2s.h"
 
+/* Chosen values. 64 calls at once cost as many descriptors. A rank replies within a round trip unless its host is busy, so
+ * 2 s are long, and other processes hold a place no longer than that. */
 #define N_INCOMING 64
 #define INCOMING_FOR (2 * VK_SECOND)
 #define CONNECT_FOR (3 * VK_SECOND) /* of one call: a SYN may be lost while the backlog is full */
 #define NONCE_FOR (10 * VK_SECOND)  /* of one call, until the listener accepts it */
 #define PAUSE (20 * VK_MS)          /* before a rank is called again */
 #define SLICE_MS 20                 /* between calls of the interrupt callback */
-#define LABEL 24
+#define LABEL 24                    /* bytes of a label, zeros at its end included */
 
 static const char caller_label[LABEL] = "viakit tcp caller";
 static const char listener_label[LABEL] = "viakit tcp listener";
 
+/* The fields of a caller's reply that the proof covers. Sent in host byte order, as all packets (packet.h). */
 struct intro {
-    char job[32];
-    uint32_t rank, reserved;
+    char job[32];            /* hex digits, without a final 0 */
+    uint32_t rank, reserved; /* of the caller; reserved: 0 */
 };
 
 /* The caller's reply, sent in one piece. */
@@ -52,7 +72,7 @@ struct reply {
 };
 _Static_assert(sizeof(struct reply) == 88, "no padding: it travels as it lies");
 
-/* One call: made by this rank, or incoming. fd -1: none. */
+/* One call: made by this rank, or incoming. fd -1: none. The connection belongs to the call until hand_over. */
 struct call {
     int fd;
     int rank;                                                        /* own call: the rank that is called */
@@ -67,6 +87,7 @@ struct call {
     size_t got;         /* bytes of what is awaited */
 };
 
+/* The state of one tc_meet, on the heap because of its size (64 incoming calls). Only the calling thread has it. */
 struct meeting {
     msg_world *w;
     const struct tc_card *cards;
@@ -76,11 +97,15 @@ struct meeting {
     int n_left;           /* missing connections of both kinds */
 };
 
+/* For a system call that has just failed: errno is part of the text. */
 static int failed(msg_world *w, const char *what)
 {
     return msg_fail(w, MSG_ERR_CHANNEL, "%s: %s", what, strerror(errno));
 }
 
+/* Computes the proof of one direction. Both nonces are part of it, so a recorded proof is worthless in another call.
+ * `listener` is part of it, so a proof cannot be relayed to another rank; the label keeps a proof from being sent back
+ * as the reply. */
 static void make_proof(const msg_world *w, const char label[LABEL], const struct call *c, int listener,
                        uint8_t proof[32])
 {
@@ -102,8 +127,8 @@ static void drop(struct call *c)
     c->fd = -1;
 }
 
-/* Sends a few bytes on a socket that has sent nothing yet. Its buffer has room for them, so a short send is an
- * error. */
+/* Sends a few bytes on a socket that has sent nothing yet. Its buffer has room for them, so a short send is an error.
+ * Returns 0, or -1: the connection is gone. */
 static int send_all(int fd, const void *bytes, size_t len)
 {
     ssize_t n;
@@ -130,7 +155,7 @@ static int take(struct call *c, void *to, size_t len)
     return 1;
 }
 
-/* Passes the connection to the channel. */
+/* Passes the connection to the channel: from here on tc_close closes it. The call is over, and its place is free. */
 static void hand_over(struct meeting *m, struct call *c, int rank)
 {
     struct tc_world *t = m->w->at;
@@ -162,7 +187,8 @@ static int begin_call(struct meeting *m, struct call *c)
     return 0;
 }
 
-/* The listener has closed the connection or does not reply: it may have too many callers. meet() has the deadline. */
+/* The listener has closed the connection or does not reply: it may have too many callers. meet() has the deadline.
+ * Always returns 0, as a result for advance_call(): a refused call is no error. */
 static int call_again(struct call *c, int why)
 {
     drop(c);
@@ -189,6 +215,9 @@ static int out_of_time(const struct meeting *m)
     return msg_fail(m->w, MSG_ERR_CHANNEL, "not all ranks could be connected in time: higher ranks did not call");
 }
 
+/* The socket is writable: connect() has ended. A reset or a time-out may come from a full backlog and is repeated.
+ * Other errors are final: the rank has listened since before it sent its address, so ECONNREFUSED or EHOSTUNREACH show
+ * a wrong address or a firewall. Returns 0, or an error with its text set. */
 static int finish_connect(struct meeting *m, struct call *c)
 {
     const struct tc_world *t = m->w->at;
@@ -206,6 +235,8 @@ static int finish_connect(struct meeting *m, struct call *c)
     return 0;
 }
 
+/* The nonce S is complete: sends intro, own nonce C and the proof. Returns 0, or an error: the kernel's generator
+ * failed. */
 static int answer_nonce(struct meeting *m, struct call *c)
 {
     msg_world *w = m->w;
@@ -343,6 +374,8 @@ static int poll_once(struct meeting *m, int listener)
     return code == 0 && m->polls[0].revents ? take_calls(m, listener) : code;
 }
 
+/* One round handles timers, then events, then the interrupt callback. Returns 0 once n_left is 0, or an error. The
+ * deadline is checked last, so that a connection which is complete at the deadline counts. */
 static int meet(struct meeting *m, int listener, uint64_t deadline)
 {
     msg_world *w = m->w;
@@ -360,6 +393,7 @@ static int meet(struct meeting *m, int listener, uint64_t deadline)
     return 0;
 }
 
+/* See tcp_meet.h. Calls that are not handed over are closed on every way out; the listener stays the caller's. */
 int tc_meet(msg_world *w, int listener, const struct tc_card *cards, uint64_t deadline)
 {
     struct meeting *m = calloc(1, sizeof *m);

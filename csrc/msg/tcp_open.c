@@ -4,6 +4,19 @@
  *
  * The kernel completes calls that have not been accepted yet, as many as the backlog holds (SOMAXCONN), so no order is
  * needed among the ranks.
+ *
+ *     tc_open:  make_ranks, listen_at        this rank alone
+ *               msg_allgather of cards       all ranks: address, or failed
+ *               tc_meet                      a connection for each pair
+ *               tc_relay_start               route=daemon: replaces the connections by ways through daemons
+ *               open_streams                 described machine: streams instead of the sockets' own transport
+ *               watch_ranks                  epoll
+ *
+ * Invariant: w->at and the fields that tc_close reads are valid from make_ranks on, so every failure ends in tc_close.
+ * fd is -1 unless this channel owns an open socket.
+ *
+ * Called by the thread that opens or closes the world. Opening blocks until its deadline at most; closing does not
+ * block (no SO_LINGER is set).
  */
 #include "msg/tcp.h"
 
@@ -23,7 +36,8 @@
 #include "base/streams.h"
 #include "msg/tcp_meet.h"
 
-#define USER_TIMEOUT_MS 10000 /* unacknowledged data this old: the other host is gone */
+/* TCP_USER_TIMEOUT: with unacknowledged data this old the other host counts as gone. docs/messages.md promises 10 s. */
+#define USER_TIMEOUT_MS 10000
 
 /* A system call failed: returns MSG_ERR_CHANNEL with a text, from errno. */
 static int failed(msg_world *w, const char *what)
@@ -105,7 +119,9 @@ static void describe(struct tc_rank *rank, const union tc_address *a)
 
 /* ---------------------------------------------------------------- sockets */
 
-/* Returns the length that the policy requests, 0: none. The kernel, or the machine, limits it to its maximum. */
+/* Returns the length in bytes that the policy requests, 0: none. The kernel, or the machine, limits it to its maximum,
+ * so 2^30 stands for the longest allowed. LAM's buffers hold the longest short message and an envelope of 24 bytes (Ong
+ * and Farrell, 4.2). */
 static int buffer_length(const msg_world *w)
 {
     int64_t wanted = w->policy.socket_buffer;
@@ -131,8 +147,7 @@ void tc_set_buffers(const msg_world *w, int fd)
  * promises. */
 void tc_set_options(const msg_world *w, int fd)
 {
-    int nodelay = w->policy.nodelay != 0, on = 1, idle = 5,
-        interval = 1; /* in seconds; a rank that only receives would not notice otherwise */
+    int nodelay = w->policy.nodelay != 0, on = 1, idle = 5, interval = 1; /* the last two in seconds */
     unsigned user_timeout_ms = USER_TIMEOUT_MS;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &nodelay, sizeof nodelay);
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);

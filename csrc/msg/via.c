@@ -49,6 +49,7 @@ static inline struct vc_slot *slot_of(struct peers_slot *slot)
     return (struct vc_slot *)(void *)slot;
 }
 
+/* A port's owner is the world that opened it (via_open.c: make_world). */
 static inline msg_world *world_of(const struct peers_pair *rank)
 {
     return rank->port->owner;
@@ -107,7 +108,8 @@ void vc_reap(struct peers_pair *rank)
         send_done(slot, failed);
 }
 
-/* Reaps only buffers. Completions that must be reported are left to the next vc_reap. */
+/* Reaps only buffers. Completions that must be reported are left to the next vc_reap: the caller is about to use a
+ * credit, and a report could use it first. Those stay in order, behind earlier ones. */
 static void take_back_buffers(struct vc_world *v)
 {
     struct peers_slot *slot, **end = &v->unreported;
@@ -129,7 +131,8 @@ static void take_back_buffers(struct vc_world *v)
 
 static void post_late(struct vc_world *v);
 
-/* The packet is on its way. Meanwhile this posts the receive that was put off. */
+/* The packet is on its way. Meanwhile this posts the receive that was put off, so posting it adds nothing to the
+ * latency of the packet. Returns 0, or -1: the rank is gone. */
 static inline int after_post(struct peers_pair *rank)
 {
     if (vc_of(rank->port->owner)->late)
@@ -176,6 +179,7 @@ static inline struct peers_slot *take_slot(struct peers_pair *rank, uint32_t kee
     return peers_take_send(port);
 }
 
+/* For packets: a send slot has one segment, whose length is that of the packet. Returns 0, or -1: the rank is gone. */
 static inline int post_bytes(struct peers_pair *rank, struct peers_slot *slot, size_t len)
 {
     slot->d.CS.Length = slot->d.DS[0].Local.Length = (VIP_UINT32)len;
@@ -212,7 +216,8 @@ static int push_short(struct msg_peer *peer, struct msg_head head, const void *d
     return post_bytes(rank, slot, sizeof head + len) == 0 ? 1 : -1;
 }
 
-/* Sends one packet with n bytes of the out's data, from `sent` on. */
+/* Sends one packet with n bytes of the out's data, from `sent` on. One copy into the eager buffer, so the caller's data
+ * is free on return. Returns as push_short. */
 static int push_one(struct msg_peer *peer, struct msg_out *out, size_t n)
 {
     struct peers_pair *rank = rank_of(peer);
@@ -231,6 +236,7 @@ static int push_one(struct msg_peer *peer, struct msg_out *out, size_t n)
     return post_bytes(rank, slot, head_len + n) == 0 ? 1 : -1;
 }
 
+/* A DATA packet is segmented by the size of an eager buffer; all others fit one (eager_limit). */
 static int push(struct msg_peer *peer, struct msg_out *out)
 {
     return msg_push_segments(peer, out, rank_of(peer)->port->room, push_one);
@@ -253,14 +259,15 @@ static int send_credits(struct peers_pair *rank)
 /* ---------------------------------------------------------------- incoming packets */
 
 /* An RDMA write with immediate data consumed this receive. It placed nothing in the receive's buffer, and its length
- * there is 0. */
+ * there is 0. So the receive's buffer still has an old packet, which must not be parsed. */
 static bool is_notice(const VIP_DESCRIPTOR *d)
 {
     return (d->CS.Status & (VIP_STATUS_IMMEDIATE | VIP_STATUS_OP_MASK)) ==
            (VIP_STATUS_IMMEDIATE | VIP_STATUS_OP_REMOTE_RDMA_WRITE);
 }
 
-/* Posts a receive again. Its credit, if it cost one, is owed from here on. */
+/* Posts a receive again. Its credit, if it cost one, is owed from here on, and not before: the peer may use it at once,
+ * and would find no receive. If no buffer is free for a CREDIT packet, the list `unsettled` repeats the attempt. */
 static inline void give_back(struct peers_pair *rank, struct peers_slot *slot, uint32_t credit)
 {
     if (vk_unlikely(peers_post_recv(rank, slot) != VIP_SUCCESS)) {
@@ -272,6 +279,7 @@ static inline void give_back(struct peers_pair *rank, struct peers_slot *slot, u
         peers_unsettle(rank);
 }
 
+/* A rank that has died since needs no receive; its slots are freed with the NIC. */
 static void post_late(struct vc_world *v)
 {
     struct peers_slot *slot = v->late;
@@ -335,7 +343,8 @@ static void receive(VIP_VI_HANDLE vi)
 }
 
 /* Serves ranks with outstanding sends or owed credits, as many as are listed now. Reports may append more ranks
- * meanwhile. Returns the number of sends reaped. */
+ * meanwhile. Returns by how many outstanding sends have decreased, as a count of events. Sends that a report starts
+ * count against it. */
 static int settle(struct vc_world *v)
 {
     int n = 0;
@@ -379,11 +388,15 @@ static int progress(msg_world *w, const uint8_t *enough)
     return n;
 }
 
+/* Without the lock. In whole milliseconds, rounded up, so that a short sleep is not turned into polling. peers_sleep
+ * may run beside other threads (peers.h). */
 static void channel_sleep(msg_world *w, uint64_t ns, struct msg_token *token)
 {
     token->what = peers_sleep(&vc_of(w)->net, (ns + VK_MS - 1) / VK_MS);
 }
 
+/* The sleep may have taken an entry out of the completion queue. Only its receive is handled here; the next progress
+ * handles the others. */
 static void wake(msg_world *w, struct msg_token *token)
 {
     (void)w;
@@ -451,6 +464,7 @@ static int start_rdma(struct peers_pair *rank, int operation, const msg_request 
     return post(rank, slot) == 0 ? 1 : -1;
 }
 
+/* As channel.h. `put` is started only after `hold`, so the local memory is registered. */
 static int put(struct msg_peer *peer, msg_request *r, size_t offset, size_t len, uint64_t address, uint32_t handle)
 {
     return start_rdma(rank_of(peer), VIP_CONTROL_OP_RDMAWRITE, r, offset, len, address, handle);
@@ -461,9 +475,11 @@ static int get(struct msg_peer *peer, msg_request *r, size_t offset, size_t len,
     return start_rdma(rank_of(peer), VIP_CONTROL_OP_RDMAREAD, r, offset, len, address, handle);
 }
 
-/* Copies to an eager buffer, so that the caller may reuse its own at once. An RDMA write uses no receive buffer of
- * the target, so it needs no credit. With `notify` it carries immediate data, which consumes a receive and so needs
- * one; the owed credits are its immediate data. Its slot is a send slot, which send_done restores. */
+/* Copies to an eager buffer, so that the caller may reuse its own at once. An RDMA write uses no receive buffer of the
+ * target, so it needs no credit. With `notify` it carries immediate data, which consumes a receive and so needs one;
+ * the owed credits are its immediate data. Its slot is a send slot, which send_done restores: DS[1] takes over the
+ * local segment, because DS[0] of an RDMA descriptor is the remote one (VIA: the address segment comes first). Returns
+ * 1 if accepted, 0 for no credit or no buffer, -1 if the rank is gone. */
 static int put_short(struct msg_peer *peer, const void *data, size_t len, uint64_t address, uint32_t handle, int notify)
 {
     struct peers_pair *rank = rank_of(peer);
@@ -492,73 +508,7 @@ static unsigned outstanding(const struct msg_peer *peer)
     return ((const struct peers_pair *)peer->at)->n_outstanding;
 }
 
-/* Exposed memory has a handle for each NIC. A peer uses the handle of the NIC that connects it. */
-static int handle_index(struct msg_peer *peer)
-{
-    return rank_of(peer)->port->index;
-}
-
-/* ---------------------------------------------------------------- memory */
-
-static void *any_nic(msg_world *w)
-{
-    const struct peers *net = &vc_of(w)->net;
-    return net->ports[0] ? net->ports[0]->nic : net->ports[1]->nic;
-}
-
-static void nic_counters(msg_world *w, uint64_t *values)
-{
-    VIP_UINT64 one[VIAKIT_N_COUNTERS];
-    for (int i = 0; i < 2; i++) {
-        const struct peers_port *port = vc_of(w)->net.ports[i];
-        if (port == NULL || viakit_nic_counters(port->nic, one) != VIP_SUCCESS)
-            continue;
-        for (int k = 0; k < VIAKIT_N_COUNTERS; k++)
-            values[k] += one[k];
-    }
-}
-
-static void channel_forget(msg_world *w, const void *buf, size_t len)
-{
-    peers_forget(&vc_of(w)->net, buf, len);
-}
-
-/* Makes a separate region outside the cache: it stays until msg_hide, and peers may write to it, and read it, until
- * then. */
-static int expose(msg_world *w, void *buf, size_t len, msg_exposed *exposed)
-{
-    struct peers_port **ports = vc_of(w)->net.ports;
-    msg_exposed e = {.address = (uint64_t)(uintptr_t)buf, .len = len};
-    for (int i = 0; i < 2; i++) {
-        struct peers_port *port = ports[i];
-        VIP_MEM_HANDLE handle = 0;
-        if (port == NULL)
-            continue;
-        VIP_MEM_ATTRIBUTES attributes = {
-            .Ptag = port->ptag, .EnableRdmaWrite = VIP_TRUE, .EnableRdmaRead = port->can_read ? VIP_TRUE : VIP_FALSE};
-        if (VipRegisterMem(port->nic, buf, len, &attributes, &handle) != VIP_SUCCESS) {
-            if (i == 1 && ports[0])
-                VipDeregisterMem(ports[0]->nic, buf, e.handle[0]);
-            return msg_fail(w, MSG_ERR_NO_MEMORY, "%zu byte%s could not be exposed: %s", len, vk_s(len),
-                            viakit_last_error());
-        }
-        e.handle[i] = handle;
-    }
-    *exposed = e;
-    return MSG_SUCCESS;
-}
-
-static int hide(msg_world *w, const msg_exposed *exposed)
-{
-    int code = MSG_SUCCESS;
-    for (int i = 0; i < 2; i++) {
-        struct peers_port *port = vc_of(w)->net.ports[i];
-        if (port && VipDeregisterMem(port->nic, (void *)(uintptr_t)exposed->address, exposed->handle[i]) != VIP_SUCCESS)
-            code = msg_fail(w, MSG_ERR_ARG, "this range was not exposed, or is hidden already");
-    }
-    return code;
-}
-
+/* This rank's own entry has no port, and before the channel is open there is no entry. */
 static const char *route(struct msg_peer *peer)
 {
     struct peers_pair *rank = rank_of(peer);
@@ -587,10 +537,10 @@ const struct msg_channel msg_channel_via = {
     .can_get = vc_can_get,
     .can_share = vc_can_share,
     .outstanding = outstanding,
-    .nic = any_nic,
-    .nic_counters = nic_counters,
-    .forget = channel_forget,
-    .expose = expose,
-    .hide = hide,
-    .handle_index = handle_index,
+    .nic = vc_any_nic,
+    .nic_counters = vc_nic_counters,
+    .forget = vc_forget,
+    .expose = vc_expose,
+    .hide = vc_hide,
+    .handle_index = vc_handle_index,
 };

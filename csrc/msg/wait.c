@@ -76,6 +76,7 @@ int msg_step(msg_world *w)
     return n;
 }
 
+/* Returns 0 in the child of a fork. */
 int msg_progress(msg_world *w)
 {
     if (!msg_enter(w))
@@ -85,6 +86,7 @@ int msg_progress(msg_world *w)
     return n;
 }
 
+/* A wait that is in progress in another thread reads the new callback at its next check. */
 void msg_set_interrupt(msg_world *w, int (*check)(void *), void *context)
 {
     if (!msg_enter(w))
@@ -114,6 +116,7 @@ static int interrupted(msg_world *w)
     return stop;
 }
 
+/* Returns 1 in the child of a fork, so that a caller's wait ends there. */
 int msg_interrupted(msg_world *w)
 {
     if (!msg_enter(w))
@@ -230,6 +233,8 @@ static int first_polls(const msg_world *w)
     return w->crowded || thread_serves(w) ? 2 : 200;
 }
 
+/* The first stage of a wait, counted instead of timed, so that a reply which is almost here costs no clock reading.
+ * wait_long follows. Returns as that. */
 static int wait_polling(msg_world *w, int (*done)(void *), void *argument, int64_t timeout_ms)
 {
     for (int i = first_polls(w); i > 0; i--) {
@@ -272,6 +277,7 @@ int msg_wait_until(msg_world *w, int (*done)(void *), void *argument, int64_t ti
     return code;
 }
 
+/* For a caller that measures or implements a wait of its own: one sleep, one wake, no polling before it. */
 void msg_sleep(msg_world *w, uint64_t ns)
 {
     if (!msg_enter(w))
@@ -292,6 +298,8 @@ static int has_changed(void *argument)
     return c->w->n_completed + c->w->counters[MSG_COUNTER_unexpected] + c->w->counters[MSG_COUNTER_received] != c->seen;
 }
 
+/* Completions, unexpected messages and receives are counted, because a collective's own condition can depend on any of
+ * these. Returns also after an event that another thread has handled. */
 int msg_idle(msg_world *w, int64_t timeout_ms)
 {
     if (!msg_enter(w))
@@ -331,11 +339,14 @@ static int is_active(const msg_world *w, const msg_request *r)
     return r->world == w && r->kind != MSG_REQ_FREE && r->kind != MSG_REQ_CARRIER && !(r->flags & MSG_DETACHED);
 }
 
+/* Nothing is changed: *request stays as the caller has it. */
 static int not_a_request(msg_world *w)
 {
     return msg_fail(w, MSG_ERR_REQUEST, "not an active request of this world (it may have been waited for already)");
 }
 
+/* A NULL request is complete and empty (MPI 4.1, 3.7.3: null requests). After MSG_TIMEOUT and MSG_INTERRUPTED the
+ * request stays active and the caller's. */
 int msg_wait(msg_world *w, msg_request **request, msg_status *status, int64_t timeout_ms)
 {
     int code = MSG_SUCCESS;
@@ -363,6 +374,7 @@ int msg_wait(msg_world *w, msg_request **request, msg_status *status, int64_t ti
     return code;
 }
 
+/* Never waits for the lock, as msg_recv_soon (recv.c). */
 int msg_wait_soon(msg_world *w, msg_request **request, msg_status *status)
 {
     int code = MSG_PENDING;
@@ -376,6 +388,7 @@ int msg_wait_soon(msg_world *w, msg_request **request, msg_status *status)
     return code;
 }
 
+/* At most one step of progress: a program that tests in a loop decides itself how long it polls. */
 int msg_test(msg_world *w, msg_request **request, msg_status *status)
 {
     int code = MSG_SUCCESS;
@@ -410,10 +423,10 @@ int msg_request_peek(const msg_world *w, const msg_request *request, msg_status 
     return 1;
 }
 
-/* MPI requires that a cancelled operation either never happened or completes normally. So only operations that the
- * peer cannot have noticed are withdrawn. One kind is a receive in the posted queue. The other is a send of which no
- * byte has left, if it is the last in its rank's queue. The first in the queue may have begun to leave, and sends in
- * the middle are not searched for. Both continue. */
+/* MPI requires that a cancelled operation either never happened or completes normally (MPI 4.1, 3.8.4). So only
+ * operations that the peer cannot have noticed are withdrawn. One kind is a receive in the posted queue. The other is a
+ * send of which no byte has left, if it is the last in its rank's queue. The first in the queue may have begun to
+ * leave, and sends in the middle are not searched for. Both continue. */
 int msg_cancel(msg_world *w, msg_request *r)
 {
     int code = MSG_SUCCESS;
@@ -444,6 +457,7 @@ int msg_cancel(msg_world *w, msg_request *r)
     return code;
 }
 
+/* As MPI_Request_free: the operation goes on, and the buffer stays in use until it completes. */
 int msg_request_free(msg_world *w, msg_request **request)
 {
     int code = MSG_SUCCESS;
@@ -492,6 +506,7 @@ static void *thread_main(void *argument)
     return NULL;
 }
 
+/* Without the lock, so that the program's calls get it. A signal may end the nap early, which only shortens it. */
 static void nap(msg_world *w)
 {
     struct timespec t = {0, SIGNAL_CHECK};
@@ -533,6 +548,7 @@ static void *signal_main(void *argument)
     return NULL;
 }
 
+/* The last step of opening: no other thread uses the world yet. Returns MSG_SUCCESS or MSG_ERR_NO_MEMORY. */
 int msg_thread_start(msg_world *w)
 {
     void *(*run)(void *) = w->policy.progress == MSG_PROGRESS_SIGNAL ? signal_main : thread_main;
@@ -544,6 +560,8 @@ int msg_thread_start(msg_world *w)
     return MSG_SUCCESS;
 }
 
+/* Waits for the thread, at most the LONGEST_SLEEP in which it may be. The flag is set with the lock held, so the thread
+ * sees it when it has the lock again. */
 void msg_thread_stop(msg_world *w)
 {
     if (!w->has_thread)

@@ -24,19 +24,21 @@
 #include <stdlib.h>
 
 #include "base/blake2s.h"
-#include "base/plural.h"
 #include "base/thread.h"
 #include "base/virtual_table.h"
 #include "base/words.h"
 #include "msg/channel.h"
 #include "viakit.h"
 
-#define ATTEND_NS 100000 /* first interval of the attendant's service, then doubled */
+/* Interval in ns of the attendant's service. It doubles from one round to the next up to ATTEND_LONGEST: most worlds open
+ * within the first rounds, and a long wait for the launcher should not keep a core busy. */
+#define ATTEND_NS 100000
 #define ATTEND_LONGEST 5000000
 
 /* Incremented in every child. A world with another number belongs to the parent, and its sockets and rings do, too. */
 unsigned msg_fork_epoch;
 
+/* Runs in the child, before fork() returns there. No lock is needed: the child has one thread. */
 static void in_child(void)
 {
     msg_fork_epoch++;
@@ -70,6 +72,7 @@ const char *msg_counter_name(int counter)
     return VK_WORD(counters, counter)->name;
 }
 
+/* In the child of a fork all values are 0. */
 void msg_counters(msg_world *w, uint64_t *values)
 {
     memset(values, 0, sizeof w->counters);
@@ -110,6 +113,7 @@ int msg_fail_plain(msg_world *w, int code)
     return code;
 }
 
+/* Not locked: with several threads the text may change while it is read. A caller that needs it reads it at once. */
 const char *msg_last_error(const msg_world *w)
 {
     return w->error;
@@ -138,6 +142,7 @@ const char *msg_peer_route(const msg_world *w, int rank)
     return peer->channel ? peer->channel->route(peer) : "self";
 }
 
+/* Not locked: a state changes at any time, and the result is as of some moment of this call. */
 int msg_peer_status(msg_world *w, int rank)
 {
     return (unsigned)rank < (unsigned)w->n_ranks ? w->peers[rank].state : -MSG_ERR_RANK;
@@ -158,6 +163,7 @@ uint64_t msg_peer_host(const msg_world *w, int rank)
     return (unsigned)rank < (unsigned)w->n_ranks ? w->peers[rank].host : 0;
 }
 
+/* Counts all failed ranks, also those that do not fit `ranks`, so room 0 gives the number alone. */
 int msg_failures(msg_world *w, int *ranks, int room)
 {
     if (!msg_enter(w))
@@ -170,6 +176,8 @@ int msg_failures(msg_world *w, int *ranks, int room)
     return n;
 }
 
+/* Receives from MSG_ANY_SOURCE are possible again, until another rank fails (as after MPIX_Comm_failure_ack of
+ * ULFM). */
 void msg_failures_ack(msg_world *w)
 {
     if (!msg_enter(w))
@@ -180,6 +188,7 @@ void msg_failures_ack(msg_world *w)
 
 /* ---------------------------------------------------------------- opening */
 
+/* See msg_exchange in msg.h. Blocks in the launcher, without the lock. After an error the result is undefined. */
 int msg_allgather(msg_world *w, const msg_options *o, const void *own, size_t len, void *all)
 {
     if (w->n_ranks == 1) {
@@ -191,14 +200,15 @@ int msg_allgather(msg_world *w, const msg_options *o, const void *own, size_t le
     return MSG_SUCCESS;
 }
 
-/* Returns 1 if the value is valid, or will be filled in (MSG_CALIBRATED). */
+/* Returns 1 if the value is at least `least`, or will be filled in (MSG_CALIBRATED). */
 static int set(int64_t value, int64_t least)
 {
     return value >= least || value == MSG_CALIBRATED;
 }
 
 /* Selects the caller's policy, or VIAKIT_MSG's, or `via`, and its channel. A policy of a wrong size was made for
- * another version. */
+ * another version. Changes fields that the channel or a described machine decides. Returns MSG_SUCCESS, or MSG_ERR_ARG
+ * with a text in `error`: the world has no error text before it is opened. */
 static int choose_policy(msg_world *w, const msg_options *o, char *error)
 {
     const char *text = getenv("VIAKIT_MSG");
@@ -234,7 +244,7 @@ static int choose_policy(msg_world *w, const msg_options *o, char *error)
     return MSG_SUCCESS;
 }
 
-/* Initialises a condition whose time-outs use the monotonic clock. */
+/* Initialises a condition whose time-outs use the monotonic clock: that of vk_now, which no clock setting moves. */
 static void init_condition(pthread_cond_t *condition)
 {
     pthread_condattr_t monotonic;
@@ -244,6 +254,8 @@ static void init_condition(pthread_cond_t *condition)
     pthread_condattr_destroy(&monotonic);
 }
 
+/* Everything that needs no other rank. On failure free_world releases what was made. Returns MSG_SUCCESS or
+ * MSG_ERR_NO_MEMORY. */
 static int init_world(msg_world *w, const msg_options *o)
 {
     w->rank = o->rank;
@@ -268,6 +280,7 @@ static int init_world(msg_world *w, const msg_options *o)
     return MSG_SUCCESS;
 }
 
+/* The channel is closed and no thread uses the world. The secret is wiped, so that freed memory does not contain it. */
 static void free_world(msg_world *w)
 {
     msg_pool_fini(w);
@@ -292,6 +305,7 @@ struct attendant {
     int runs, done;
 };
 
+/* The attendant's thread. `done` is read and waited for with the mutex held, so the end is not missed. */
 static void *attend(void *argument)
 {
     struct attendant *a = argument;
@@ -328,6 +342,7 @@ static void attendant_begin(struct attendant *a, msg_world *w)
         attendant_free(a);
 }
 
+/* On return the thread has ended, and the main thread may use the channel again. */
 static void attendant_end(struct attendant *a)
 {
     if (!a->runs)
@@ -340,7 +355,8 @@ static void attendant_end(struct attendant *a)
     attendant_free(a);
 }
 
-/* Connects all ranks, or none. The last exchange reports failures, and ranks that had succeeded close again. */
+/* Connects all ranks, or none. The last exchange reports failures, and ranks that had succeeded close again. Returns
+ * MSG_SUCCESS, this rank's own error, or the error of another rank. */
 static int connect_all(msg_world *w, const msg_options *o)
 {
     struct attendant attendant;
@@ -372,6 +388,9 @@ static int connect_all(msg_world *w, const msg_options *o)
     return MSG_SUCCESS;
 }
 
+/* The steps in the picture above. After an error nothing is left behind: each step that fails has released its own
+ * parts, and the calls here release those of the earlier steps. The error text goes to `error`, because there is no
+ * world to hold it. */
 int msg_world_open(const msg_options *options, msg_world **out, char *error)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -459,6 +478,13 @@ static void count_dropped(msg_request *r, void *context)
         ++*(int *)context;
 }
 
+/* Closes in four steps:
+ *
+ * 1. the progress thread ends 2. queued packets leave 3. BYE goes to all ranks, and theirs are awaited 4. the channel
+ * closes Only a fork in the interrupt callback leaves early, in the child, which must not touch what belongs to the
+ * parent.
+ *
+ * A time-out or an interrupt shortens the waits and nothing else. Ranks that had not closed then see this rank fail. */
 int msg_world_close(msg_world *w, int64_t timeout_ms)
 {
     int code = MSG_SUCCESS, dropped = 0;
@@ -510,86 +536,4 @@ void msg_world_abort(msg_world *w)
     if (w->channel)
         w->channel->close(w);
     free_world(w);
-}
-
-/* ---------------------------------------------------------------- memory */
-
-/* These calls use the channel's operation. If there is no channel (one rank), or it has no such memory, ordinary
- * memory suffices: no other rank accesses it, or none does by RDMA. */
-int msg_alloc(msg_world *w, size_t len, void **memory)
-{
-    int code = MSG_SUCCESS;
-    if (!msg_enter(w))
-        return MSG_ERR_PROCESS;
-    if (w->channel == NULL || w->channel->nic == NULL)
-        code = posix_memalign(memory, 4096, len ? len : 1) == 0 ? MSG_SUCCESS : msg_fail_plain(w, MSG_ERR_NO_MEMORY);
-    else if (viakit_alloc(w->channel->nic(w), len ? len : 1, memory) != VIP_SUCCESS)
-        code = msg_fail(w, MSG_ERR_NO_MEMORY, "%zu byte%s of shared memory: %s", len, vk_s(len), viakit_last_error());
-    msg_unlock(w);
-    return code;
-}
-
-/* Registered memory cannot be freed, and the cache may hold a registration. First only regions that begin at its first
- * byte are dropped. Only the allocator has the length, so if that fails, all regions that begin in or after it are
- * dropped. */
-static int free_shared(msg_world *w, void *memory)
-{
-    const size_t to_forget[] = {0, 1, SIZE_MAX - (uintptr_t)memory};
-    VIP_RETURN code = VIP_ERROR_RESOURCE;
-    for (int i = 0; i < 3 && code == VIP_ERROR_RESOURCE; i++) {
-        if (to_forget[i])
-            w->channel->forget(w, memory, to_forget[i]);
-        code = viakit_free(w->channel->nic(w), memory);
-    }
-    return code == VIP_SUCCESS ? MSG_SUCCESS
-                               : msg_fail(w, MSG_ERR_ARG, "%p cannot be freed: %s", memory, viakit_last_error());
-}
-
-int msg_free(msg_world *w, void *memory)
-{
-    int code = MSG_SUCCESS;
-    if (!msg_enter(w))
-        return MSG_ERR_PROCESS;
-    if (w->channel && w->channel->nic)
-        code = free_shared(w, memory);
-    else
-        free(memory);
-    msg_unlock(w);
-    return code;
-}
-
-void msg_forget(msg_world *w, const void *buf, size_t len)
-{
-    if (!msg_enter(w))
-        return;
-    if (w->channel && w->channel->forget)
-        w->channel->forget(w, buf, len);
-    msg_unlock(w);
-}
-
-int msg_expose(msg_world *w, void *buf, size_t len, msg_exposed *exposed)
-{
-    if (!msg_enter(w))
-        return MSG_ERR_PROCESS;
-    int code = MSG_SUCCESS;
-    if (buf == NULL || len == 0)
-        code = msg_fail(w, MSG_ERR_ARG, "nothing to expose (%zu byte%s at %p)", len, vk_s(len), buf);
-    /* One rank: the only peer is this rank itself, so the address suffices for msg_put. */
-    else if (w->channel == NULL)
-        *exposed = (msg_exposed){.address = (uint64_t)(uintptr_t)buf, .len = len};
-    else if (w->channel->expose == NULL)
-        code = msg_fail(w, MSG_ERR_NOT_SUPPORTED, "channel %s has no one-sided writes", w->channel->name);
-    else
-        code = w->channel->expose(w, buf, len, exposed);
-    msg_unlock(w);
-    return code;
-}
-
-int msg_hide(msg_world *w, const msg_exposed *exposed)
-{
-    if (!msg_enter(w))
-        return MSG_ERR_PROCESS;
-    int code = w->channel && w->channel->hide ? w->channel->hide(w, exposed) : MSG_SUCCESS;
-    msg_unlock(w);
-    return code;
 }
