@@ -15,6 +15,18 @@
  *
  * A NULL protection tag matches any tag of its NIC, in a VI, in a region and in both. So does a NULL
  * VIP_MEM_ATTRIBUTES, which also grants no RDMA.
+ *
+ * Rules for all calls:
+ *
+ * - Threads: any thread may call any function at any time. Calls on one NIC exclude each other. A child of fork() must
+ *   open NICs of its own.
+ * - Results: OUT parameters are set on VIP_SUCCESS only, unless a comment says otherwise. Any other code leaves the
+ *   objects as they were, and viakit_last_error() explains it. Errors of a transfer are in the descriptor's status.
+ * - Blocking: the Wait calls, VipConnectRequest, VipConnectAccept of a VI with a secret, the name service,
+ *   VipQuerySystemManagementInfo, and the opening and closing of a NIC. VipDeregisterMem and VipSetMemAttributes wait
+ *   until peers have ended their accesses. No other call blocks.
+ * - Time-outs are in ms. 0 polls once, VIP_INFINITE has no end.
+ * - Handles: an object that was destroyed makes its handle invalid. Calls with it return VIP_INVALID_PARAMETER.
  */
 #ifndef VIPL_H
 #define VIPL_H
@@ -81,6 +93,8 @@ typedef union _VIP_PVOID64 {
     struct _VIP_DESCRIPTOR *Descriptor;
 } VIP_PVOID64;
 
+/* From the post until the Done or Wait call that returns it, a descriptor belongs to the provider, and the memory that
+ * it names as well: the program must not change, move or free either. Lengths are in bytes. */
 typedef struct _VIP_CONTROL_SEGMENT {
     VIP_PVOID64 Next; /* the provider may overwrite it while the descriptor is posted */
     VIP_MEM_HANDLE NextHandle;
@@ -121,6 +135,8 @@ VIPL_ANONYMOUS typedef struct _VIP_DESCRIPTOR {
     };
 } VIP_DESCRIPTOR;
 
+/* Control, set by the program. IMMEDIATE: the receiver gets ImmediateData; an RDMA write with it consumes a receive.
+ * QFENCE: the descriptor waits until all RDMA reads before it are complete. Reserved bits must be 0. */
 #define VIP_CONTROL_OP_SENDRECV 0x0
 #define VIP_CONTROL_OP_RDMAWRITE 0x1
 #define VIP_CONTROL_OP_RDMAREAD 0x2
@@ -130,6 +146,17 @@ VIPL_ANONYMOUS typedef struct _VIP_DESCRIPTOR {
 #define VIP_CONTROL_QFENCE 0x8
 #define VIP_CONTROL_RESERVED 0xFFF0
 
+/* Status, set by the provider. 0 while the descriptor is posted. DONE is stored after all that belongs to the
+ * completion, so a program may poll it without a call, with an acquiring load. The error bits:
+ *
+ *   FORMAT         the control segment, or the number of segments, is not valid
+ *   PROTECTION     a segment is not in registered memory, or the tags do not match
+ *   LENGTH         longer than MaxTransferSize, or than the receive's segments
+ *   PARTIAL        the end of a message never came (unreliable)
+ *   DESC_FLUSHED   the VI was not connected, or its connection ended, before the descriptor's turn
+ *   TRANSPORT      the peer did not acknowledge in time
+ *   RDMA_PROT      the target does not grant the access
+ *   REMOTE_DESC    the receive at the peer was missing, too short or not valid */
 #define VIP_STATUS_DONE 0x1
 #define VIP_STATUS_FORMAT_ERROR 0x2
 #define VIP_STATUS_PROTECTION_ERROR 0x4
@@ -158,6 +185,9 @@ typedef struct _VIP_NET_ADDRESS {
     VIP_UINT8 HostAddress[1];
 } VIP_NET_ADDRESS;
 
+/* UNRELIABLE: messages may be lost, and an error concerns one descriptor. RELIABLE_DELIVERY: a send is complete when
+ * the peer's NIC has it. RELIABLE_RECEPTION: when it lies in the peer's memory. On the last two any error ends the
+ * connection. */
 typedef VIP_USHORT VIP_RELIABILITY_LEVEL; /* one level, or a mask of them */
 #define VIP_SERVICE_UNRELIABLE 0x1
 #define VIP_SERVICE_RELIABLE_DELIVERY 0x2
@@ -189,6 +219,8 @@ typedef struct _VIP_NIC_ATTRIBUTES {
     VIP_RELIABILITY_LEVEL RDMAReadSupport;
 } VIP_NIC_ATTRIBUTES;
 
+/* Reliability level, MaxTransferSize and QoS of both sides must agree to connect. MaxTransferSize is in bytes, 0 for
+ * the largest. EnableRdma... : what the peer may do in this VI's memory, if the region allows it as well. */
 typedef struct _VIP_VI_ATTRIBUTES {
     VIP_RELIABILITY_LEVEL ReliabilityLevel;
     VIP_ULONG MaxTransferSize;
@@ -204,6 +236,7 @@ typedef struct _VIP_MEM_ATTRIBUTES {
     VIP_BOOLEAN EnableRdmaRead;
 } VIP_MEM_ATTRIBUTES;
 
+/* docs/states.md has the table of states and events. */
 typedef enum _VIP_VI_STATE {
     VIP_STATE_IDLE = 0,
     VIP_STATE_CONNECTED = 1,
@@ -234,7 +267,8 @@ typedef enum _VIP_ERROR_CODE {
     VIP_ERROR_CATASTROPHIC = 10
 } VIP_ERROR_CODE;
 
-/* The argument of an asynchronous error handler. */
+/* The argument of an asynchronous error handler. Handles that do not apply are NULL. The struct is the provider's, and
+ * valid during the call. */
 typedef struct _VIP_ERROR_DESCRIPTOR {
     VIP_NIC_HANDLE NicHandle;
     VIP_VI_HANDLE ViHandle;
@@ -274,6 +308,8 @@ typedef struct _VIP_AUTODISCOVERY_LIST {
 
 #define VIP_SMI_AUTODISCOVERY ((VIP_ULONG)1)
 
+/* Handlers run on the NIC's thread, one at a time, and may call VIPL, except for VipCloseNic of their NIC. On a NIC
+ * without a thread they run in waiting calls and in viakit_poll(). */
 typedef void (*VIP_ERROR_HANDLER)(VIP_PVOID Context, VIP_ERROR_DESCRIPTOR *ErrorDesc);
 typedef void (*VIP_DESC_HANDLER)(VIP_PVOID Context, VIP_NIC_HANDLE NicHandle, VIP_VI_HANDLE ViHandle,
                                  VIP_DESCRIPTOR *Descriptor);
@@ -283,7 +319,11 @@ typedef void (*VIP_CQ_HANDLER)(VIP_PVOID Context, VIP_NIC_HANDLE NicHandle, VIP_
 typedef VIP_DESC_HANDLER VIP_VI_CALLBACK;
 typedef VIP_CQ_HANDLER VIP_CQ_CALLBACK;
 
-/* ---------------------------------------------------------------- the NIC */
+/* ---------------------------------------------------------------- the NIC
+ *
+ * VipCloseNic destroys all objects of the NIC that the program left, ends waiting calls of other threads, and notifies
+ * the peers. The list that VipQuerySystemManagementInfo returns is the provider's, until the next query or the close. A
+ * NULL handler makes VipErrorCallback restore the default one, which prints to stderr. */
 
 VIPL_EXPORT VIP_RETURN VipOpenNic(IN const VIP_CHAR *DeviceName, OUT VIP_NIC_HANDLE *NicHandle);
 VIPL_EXPORT VIP_RETURN VipCloseNic(IN VIP_NIC_HANDLE NicHandle);
@@ -293,7 +333,11 @@ VIPL_EXPORT VIP_RETURN VipQuerySystemManagementInfo(IN VIP_NIC_HANDLE NicHandle,
 VIPL_EXPORT VIP_RETURN VipErrorCallback(IN VIP_NIC_HANDLE NicHandle, IN VIP_PVOID Context,
                                         IN VIP_ERROR_HANDLER Handler);
 
-/* ---------------------------------------------------------------- protection and memory */
+/* ---------------------------------------------------------------- protection and memory
+ *
+ * A region need not be aligned. The same memory may be registered several times. After VipDeregisterMem no peer and no
+ * NIC accesses it: the program may free it. VipDestroyPtag returns VIP_ERROR_RESOURCE while a VI or a region uses the
+ * tag. */
 
 VIPL_EXPORT VIP_RETURN VipCreatePtag(IN VIP_NIC_HANDLE NicHandle, OUT VIP_PROTECTION_HANDLE *Ptag);
 VIPL_EXPORT VIP_RETURN VipDestroyPtag(IN VIP_NIC_HANDLE NicHandle, IN VIP_PROTECTION_HANDLE Ptag);
@@ -306,7 +350,10 @@ VIPL_EXPORT VIP_RETURN VipQueryMem(IN VIP_NIC_HANDLE NicHandle, IN VIP_PVOID Add
 VIPL_EXPORT VIP_RETURN VipSetMemAttributes(IN VIP_NIC_HANDLE NicHandle, IN VIP_PVOID Address,
                                            IN VIP_MEM_HANDLE MemoryHandle, IN VIP_MEM_ATTRIBUTES *MemAttribs);
 
-/* ---------------------------------------------------------------- virtual interfaces */
+/* ---------------------------------------------------------------- virtual interfaces
+ *
+ * A queue without a completion queue (NULL) is waited for by itself. VipDestroyVi returns VIP_ERROR_RESOURCE unless
+ * the VI is idle and all its descriptors were taken back. Attributes can be set while it is idle. */
 
 VIPL_EXPORT VIP_RETURN VipCreateVi(IN VIP_NIC_HANDLE NicHandle, IN VIP_VI_ATTRIBUTES *ViAttribs,
                                    IN VIP_CQ_HANDLE SendCQHandle, IN VIP_CQ_HANDLE RecvCQHandle,
@@ -316,7 +363,12 @@ VIPL_EXPORT VIP_RETURN VipQueryVi(IN VIP_VI_HANDLE ViHandle, OUT VIP_VI_STATE *S
                                   OUT VIP_BOOLEAN *SendQEmpty, OUT VIP_BOOLEAN *RecvQEmpty);
 VIPL_EXPORT VIP_RETURN VipSetViAttributes(IN VIP_VI_HANDLE ViHandle, IN VIP_VI_ATTRIBUTES *Attributes);
 
-/* ---------------------------------------------------------------- data transfer */
+/* ---------------------------------------------------------------- data transfer
+ *
+ * MemoryHandle is that of the memory that holds the descriptor. Descriptors of a queue complete in the order of
+ * posting. Done and Wait return the oldest complete one: VIP_SUCCESS, or VIP_DESCRIPTOR_ERROR if its status has an
+ * error bit. Both set *DescriptorPtr. VIP_DESCRIPTOR_ERROR with NULL: the queue is empty. VIP_NOT_DONE: the oldest is
+ * not complete. Notify calls the handler once, for the next completion. */
 
 VIPL_EXPORT VIP_RETURN VipPostSend(IN VIP_VI_HANDLE ViHandle, IN VIP_DESCRIPTOR *DescriptorPtr,
                                    IN VIP_MEM_HANDLE MemoryHandle);
@@ -329,7 +381,11 @@ VIPL_EXPORT VIP_RETURN VipRecvDone(IN VIP_VI_HANDLE ViHandle, OUT VIP_DESCRIPTOR
 VIPL_EXPORT VIP_RETURN VipRecvWait(IN VIP_VI_HANDLE ViHandle, IN VIP_ULONG Timeout, OUT VIP_DESCRIPTOR **DescriptorPtr);
 VIPL_EXPORT VIP_RETURN VipRecvNotify(IN VIP_VI_HANDLE ViHandle, IN VIP_PVOID Context, IN VIP_DESC_HANDLER Callback);
 
-/* ---------------------------------------------------------------- completion queues */
+/* ---------------------------------------------------------------- completion queues
+ *
+ * An entry names a VI and one of its queues. The program takes the descriptor with that queue's Done call. A queue that
+ * is full loses further entries and reports VIP_ERROR_CATASTROPHIC, so EntryCount should cover all posted
+ * descriptors. */
 
 VIPL_EXPORT VIP_RETURN VipCreateCQ(IN VIP_NIC_HANDLE NicHandle, IN VIP_ULONG EntryCount, OUT VIP_CQ_HANDLE *CQHandle);
 VIPL_EXPORT VIP_RETURN VipDestroyCQ(IN VIP_CQ_HANDLE CQHandle);
@@ -339,7 +395,12 @@ VIPL_EXPORT VIP_RETURN VipCQWait(IN VIP_CQ_HANDLE CQHandle, IN VIP_ULONG Timeout
                                  OUT VIP_BOOLEAN *RecvQueue);
 VIPL_EXPORT VIP_RETURN VipCQNotify(IN VIP_CQ_HANDLE CQHandle, IN VIP_PVOID Context, IN VIP_CQ_HANDLER Callback);
 
-/* ---------------------------------------------------------------- connections */
+/* ---------------------------------------------------------------- connections
+ *
+ * A server waits, and then accepts or rejects the handle, which is invalid afterwards. RemoteAddr has room for 6 bytes
+ * and a discriminator of 64. A client's request ends with VIP_SUCCESS, VIP_REJECT, VIP_NO_MATCH (no server waits),
+ * VIP_NOT_REACHABLE or VIP_TIMEOUT. PeerRequest returns at once; PeerDone returns VIP_NOT_DONE until the result is
+ * there, and then the result once. VipDisconnect flushes both queues, in any state. */
 
 VIPL_EXPORT VIP_RETURN VipConnectWait(IN VIP_NIC_HANDLE NicHandle, IN VIP_NET_ADDRESS *LocalAddr, IN VIP_ULONG Timeout,
                                       OUT VIP_NET_ADDRESS *RemoteAddr, OUT VIP_VI_ATTRIBUTES *RemoteViAttribs,
@@ -355,7 +416,10 @@ VIPL_EXPORT VIP_RETURN VipConnectPeerRequest(IN VIP_VI_HANDLE ViHandle, IN VIP_N
 VIPL_EXPORT VIP_RETURN VipConnectPeerDone(IN VIP_VI_HANDLE ViHandle, OUT VIP_VI_ATTRIBUTES *RemoteAttribs);
 VIPL_EXPORT VIP_RETURN VipConnectPeerWait(IN VIP_VI_HANDLE ViHandle, OUT VIP_VI_ATTRIBUTES *RemoteAttribs);
 
-/* ---------------------------------------------------------------- name service */
+/* ---------------------------------------------------------------- name service
+ *
+ * NSInitInfo is NULL or the path of a file of hosts. NameIndex counts the addresses of a name from 0. *NameLen is the
+ * room of Name in bytes, and becomes the length that is needed, the final zero included, also on VIP_ERROR_RESOURCE. */
 
 VIPL_EXPORT VIP_RETURN VipNSInit(IN VIP_NIC_HANDLE NicHandle, IN VIP_PVOID NSInitInfo);
 VIPL_EXPORT VIP_RETURN VipNSGetHostByName(IN VIP_NIC_HANDLE NicHandle, IN VIP_CHAR *Name, OUT VIP_NET_ADDRESS *Address,

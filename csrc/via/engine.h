@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "via/nic.h"
 
-#define VIA_BUDGET 64          /* link slots handled per poll */
+#define VIA_BUDGET 64          /* link slots handled per poll: the owner leaves the NIC, and timers run, in between */
 #define VIA_POLLS_PER_CLOCK 64 /* idle polls between two readings of the clock */
 #define VIA_TAKEOVER_LEAST_US 50
 #define VIA_TAKEOVER_US 400          /* the default, for a program that has just begun to poll ... */
@@ -76,6 +76,7 @@ void via_end_waits(struct via_nic *nic);
 VIP_RETURN via_wait_owned(struct via_nic *nic, unsigned long timeout_ms, int (*ready)(void *), void *argument,
                           const char *missing, void (*abandon)(struct via_nic *, void *));
 
+/* Creates the descriptors and the thread of a NIC whose link is open. Returns 0 or -errno; nothing is left then. */
 int via_engine_start(struct via_nic *nic);
 /* Stops the engine: no call can enter any more, waiting calls return, the thread ends. The caller is the owner before
  * and after, and is alone in the NIC afterwards. */

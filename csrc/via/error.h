@@ -13,6 +13,7 @@
 VIP_RETURN via_no_memory(const char *function);
 /* Explains why a pool had no free object: it holds its maximum of `what`, or memory is exhausted. */
 VIP_RETURN via_no_object(const char *function, const struct vk_pool *pool, const char *what);
+/* Explains that a handle is not, or no longer, one of a `what`. Returns VIP_INVALID_PARAMETER. */
 VIP_RETURN via_bad_handle(const char *what, const void *handle);
 
 /* Queues an asynchronous error; the handler runs later, without ownership. */

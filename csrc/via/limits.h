@@ -1,5 +1,8 @@
 /*
  * limits.h - the limits of a NIC. The frame parser relies on them, and VipQueryNic reports them.
+ *
+ * Formats bound two of them: a memory handle has 16 bits for the index of a region, and a frame 16 bits for the number
+ * of a VI. The others bound the memory that a program, or an unknown peer, can make a NIC use.
  */
 #ifndef VIAKIT_VIA_LIMITS_H
 #define VIAKIT_VIA_LIMITS_H

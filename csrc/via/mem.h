@@ -39,8 +39,11 @@ struct via_ptag {
     uint32_t n_users;
 };
 
+/* Reserves the region table, and the published copy if the link has one. Returns 0 or -ENOMEM. */
 int via_mem_init(struct via_nic *nic);
+/* Releases regions, allocations and tags that the program left. Waits for peers that are copying. */
 void via_mem_fini(struct via_nic *nic);
+/* Returns the tag's number, 0 for NULL. *valid is 0 if the handle is no living tag of this NIC. */
 uint32_t via_ptag_number(struct via_nic *nic, VIP_PROTECTION_HANDLE tag, int *valid);
 
 /* Do two tags of one NIC match? 0 is the NULL tag, which matches any tag. Two different real tags never match. */

@@ -34,6 +34,10 @@ struct via_event {
 };
 #define VIA_MAX_EVENTS 1024
 
+/* Owner of every field: the NIC's owner, unless another one is named. Times are ns of vk_now(), lengths are bytes.
+ * Lists are linked by the members' own `next`, and hold no reference: an object leaves them before it is freed.
+ *
+ * The fields before `ops` survive the NIC. A call with an old handle reads `object`, `own` and `pid` (enter.h). */
 struct via_nic {
     struct vk_object object;
     struct via_own own __attribute__((aligned(VK_CACHE_LINE)));
@@ -157,6 +161,7 @@ extern uint32_t via_n_regions_live, via_n_allocations_live;
 /* Fills in the result of viakit_query_nic. The caller is the owner. */
 void via_nic_info(struct via_nic *nic, viakit_nic_info *info);
 
+/* Become and cease to be the owner. Entering spins while another thread is inside (own.h), and is not recursive. */
 static inline void via_enter(struct via_nic *nic)
 {
     via_own_enter(&nic->own);

@@ -94,11 +94,17 @@ struct via_peer_refusal {
 /* Wipes and frees the VI's secret, if it has one. */
 void via_proof_free(struct via_vi *vi);
 
+/* Handles a frame of a handshake. len is the payload's, which is valid during the call. peer: as in deliver
+ * (link.h). */
 void via_conn_deliver(struct via_nic *nic, const uint8_t from[6], struct link_peer *peer, const struct wire_header *h,
                       const uint8_t *payload, size_t len);
+/* Repeats and ends what is due, for all connections being made. */
 void via_conn_timers(struct via_nic *nic);
+/* The NIC closes: unanswered requests are rejected, and all state of connecting is freed. */
 void via_conn_fini(struct via_nic *nic);
+/* The VI is disconnected or destroyed: nothing of connect/ refers to it afterwards. */
 void via_conn_forget_vi(struct via_vi *vi);
+/* Ends the VI's connection in any state, notifies the peer, and flushes both queues. The VI is idle afterwards. */
 void via_disconnect(struct via_vi *vi);
 
 #endif

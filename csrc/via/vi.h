@@ -19,7 +19,8 @@
 struct via_cq;
 struct via_nic;
 
-/* The measured round trip of a connection (rtt.c), ns. One frame at a time is timed. */
+/* The measured round trip of a connection (rtt.c), ns. One frame at a time is timed. Retransmitted frames are not,
+ * because an acknowledgement does not show which copy arrived (Karn and Partridge, 1987). */
 struct via_rtt {
     uint64_t smoothed, variation; /* RFC 6298's SRTT and RTTVAR; smoothed 0: nothing measured yet */
     uint64_t least;               /* the shortest sample, or that of the handshake; 0: none yet */
@@ -43,6 +44,11 @@ struct via_cursor {
  * A new, zeroed VI starts with it. */
 #define VIA_NO_SOURCE 0
 
+/* Units: numbers of frames (psn) and indices of link sends are free-running and wrap at 2^32, times are ns of vk_now(),
+ * lengths are bytes. A field without an owner's name is written by the NIC's owner only.
+ *
+ * `object` and `nic` precede `number`, so they stay readable after the VI is destroyed (VK_POOL_INIT in vi.c). The
+ * fields of a connection are reset by via_vi_reset(), those of the VI itself live until it is destroyed. */
 struct via_vi {
     struct vk_object object;
     struct via_nic *nic;
@@ -76,7 +82,8 @@ struct via_vi {
     uint64_t tx_words[2];         /* ... and the first two words of a whole message, without its length */
     uint64_t rx_source;           /* second word of the peer's frames; VIA_NO_SOURCE unless CONNECTED */
 
-    /* transmitter */
+    /* transmitter: una_psn <= tx_psn <= high_psn <= next_psn, with the picture in reliable.c.
+     * flight_head <= flight_seen <= flight_tail; flight_tail - flight_seen is compared with the window. */
     uint32_t next_psn;               /* of the next new frame */
     uint32_t una_psn;                /* oldest unacknowledged */
     uint32_t tx_psn;                 /* next to hand to the link; set back to retransmit */
@@ -106,7 +113,7 @@ struct via_vi {
 
     struct via_reads *reads; /* RDMA reads, of both sides (read.c); NULL: none yet */
 
-    /* receiver */
+    /* receiver: all frames before expected_psn are placed, or lost for good (unreliable). Acknowledgements carry it. */
     uint32_t expected_psn;
     uint32_t acked_psn; /* the last acknowledgement sent */
     uint8_t ack_owed;   /* 1: send it after ack_delay_us, 2: with the next idle poll */
@@ -130,7 +137,7 @@ struct via_vi {
     uint32_t error_psn, error_status; /* the reason for the ERROR state; repeated to a sender that continues */
     uint64_t received_at;
 
-    /* lists */
+    /* lists of the NIC. A VI is in each at most once: on_... shows it, for the first two and answer_list */
     struct via_vi *next, *prev;           /* all VIs of the NIC */
     struct via_vi *ack_next, *stall_next; /* VIs that owe an acknowledgement / wait to send */
     struct via_vi *answer_next;
@@ -143,20 +150,30 @@ _Static_assert(sizeof(struct via_vi) <= 4096, "a VI fits its pool slot");
 /* Counts for a VI. A query of the NIC's counters adds those of its VIs (nic.c). */
 #define VI_COUNT(vi, name, n) ((vi)->counters[VIAKIT_COUNTER_##name] += (uint64_t)(n))
 
-/* Completes the queue's entry `done`: writes the status last, then notifies the completion queue and waiting calls. */
+/* All functions below need ownership of the NIC, and none blocks. */
+
+/* Completes the queue's entry `done`: writes the status last, then notifies the completion queue and waiting calls. The
+ * descriptor is the program's again before the call returns. */
 void via_complete(struct via_vi *vi, struct via_queue *q, uint32_t status);
 /* Flushes all outstanding descriptors. The caller sets the VI's state. */
 void via_flush(struct via_vi *vi);
 /* Ends the connection because of an error: VI to ERROR, queues flushed, CONN_LOST reported if requested. */
 void via_break(struct via_vi *vi, int report_conn_lost);
+/* Adds an entry for a completion of the VI's queue. If the ring is full, the entry is lost and reported as an
+ * asynchronous error. */
 void via_cq_push(struct via_cq *cq, struct via_vi *vi, int recv);
 /* Removes the oldest entry; returns 0 if the queue is empty. */
 int via_cq_take(struct via_cq *cq, VIP_VI_HANDLE *vi, VIP_BOOLEAN *recv);
 /* Completes the entries at the head whose errors were found when they were posted. */
 void via_settle_errors(struct via_vi *vi, struct via_queue *q);
+/* Prepares the VI for its next connection: numbers, window, round trip, receiver. The work queues keep their
+ * entries. */
 void via_vi_reset(struct via_vi *vi);
+/* Frees an idle VI whose descriptors were all reaped. Returns VIP_ERROR_RESOURCE, explained, otherwise. */
 VIP_RETURN via_vi_destroy(struct via_vi *vi);
+/* Adds the VI's counters to sum[VIAKIT_N_COUNTERS], except those that the NIC counts itself. */
 void via_add_counters(uint64_t *sum, const struct via_vi *vi);
+/* Frees a completion queue with its waiting entries. No work queue uses it, or the NIC is closing. */
 void via_cq_free(struct via_cq *cq);
 
 /* True if the VI is connected and its sends are not deferred: one comparison for the two words. */

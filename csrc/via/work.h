@@ -32,7 +32,8 @@ static inline const VIP_DESCRIPTOR_SEGMENT *via_segment(const VIP_DESCRIPTOR *d,
     return (const VIP_DESCRIPTOR_SEGMENT *)((const char *)d + sizeof(VIP_CONTROL_SEGMENT)) + i;
 }
 
-/* A posted descriptor. The psn fields are valid once transmission has begun. */
+/* A posted descriptor. Most fields are copies, because the program could change its descriptor meanwhile. The psn
+ * fields are valid once transmission has begun. */
 struct via_work {
     VIP_DESCRIPTOR *descriptor;
     void *data;   /* is_short: address of the one segment, ... */
@@ -58,6 +59,9 @@ struct via_work {
 };
 _Static_assert(sizeof(struct via_work) <= 64, "an entry is a cache line");
 
+/* How a work is carried out. FRAMES: its bytes in frames. REFERENCE: a frame names memory, which the receiver copies
+ * (shm). PLACED: a direct copy into the peer's memory (shm). READ: requests of an RDMA read. CARD: by the link's
+ * card. */
 enum { VIA_HOW_FRAMES = 0, VIA_HOW_REFERENCE = 1, VIA_HOW_PLACED = 2, VIA_HOW_READ = 3, VIA_HOW_CARD = 4 };
 
 /* Free-running: reaped <= done <= next <= posted. Entries before done are complete and wait for a Done call. On the

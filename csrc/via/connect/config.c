@@ -7,7 +7,13 @@
  *                   each entry: visitor(name, value, where) --> 1: found, the search ends; 0: the next one
  *
  * The search returns 1 if found, 0 if not found, and -1 for invalid input, explained with file and line. It keeps no
- * state, so any thread may run it.
+ * state, so any thread may run it. It reads files and may block, so no caller owns a NIC meanwhile.
+ *
+ *    line of a file      device NAME = LINK:X | host NAME = ADDRESS | NAME ADDRESS ... (hosts only)        # comment
+ *    entry of a list     NAME=VALUE, with ";" between entries
+ *
+ * Files are read anew for each search. A program opens few NICs and resolves few names, and a user who corrects a file
+ * need not restart it.
  */
 #include "via/connect/config.h"
 
@@ -20,8 +26,8 @@
 #include "base/explain.h"
 #include "link/link.h"
 
-#define LINE 512
-#define PATH 1024
+#define LINE 512  /* bytes of a line or an entry, with its end: a name of the Internet has 253 at most (RFC 1035) */
+#define PATH 1024 /* bytes of the user's file name; a longer one is cut, and then not found */
 
 /* The kind of entry that is searched, and the visitor of each such entry. A visitor ends the search by returning
  * non-zero. */
@@ -219,7 +225,8 @@ int config_each(enum config_kind kind, const char *hosts_file, int in_files_only
 
 /* ---------------------------------------------------------------- devices */
 
-/* The search for one device: its name, and the buffers for the device and for the source of the entry. */
+/* The search for one device: its name, and the caller's buffers for the device and for the source of the entry. A
+ * longer value is cut, and no device has such a name. */
 struct wanted {
     const char *name;
     char *device, *where;
@@ -283,6 +290,7 @@ int config_device(const char *name, char *device, size_t size, char *where, size
     return 0;
 }
 
+/* Six bytes in hexadecimal, as tools print MAC addresses. %c must not match: nothing may follow. */
 int config_parse_address(const char *text, uint8_t address[6])
 {
     unsigned b[6];

@@ -3,6 +3,21 @@
  *
  * Each proof begins with its own label of 24 bytes, so that proofs of different kinds cannot be confused. All other
  * parts have fixed lengths, or lengths that an earlier part contains, so no two handshakes have the same bytes.
+ *
+ *   side         | station, 6 | port, 2 | VI, 2 | connection block | nonce |                 bytes, little-endian
+ *   request      | label | side of the requester | wanted name | own name |
+ *   transcript   | label | side of the requester | both names | side of the acceptor |
+ *   accept       | label | transcript, 32 |       confirm   | label | transcript, 32 | connection block |
+ *   reject       | label | requester's nonce | connection block | code, 4 |
+ *
+ * Every line is a message of BLAKE2s with the secret as its key (RFC 7693). A keyed BLAKE2s is a mac by itself and
+ * needs no HMAC around it.
+ *
+ * Not done: forward secrecy and encryption. A proof shows who connects. It protects neither data nor later frames,
+ * which only carry the connection's key (docs/security.md).
+ *
+ * The NIC's owner calls all functions, except viakit_set_vi_secret(), which enters the NIC. None blocks, except for
+ * vk_random_bytes() early in the boot of a host.
  */
 #include "via/connect/proof.h"
 #include "base/explain.h"
@@ -42,6 +57,7 @@ void via_proof_free(struct via_vi *vi)
     vi->proof = NULL;
 }
 
+/* The secret is copied: the program may wipe its own copy at once. Any thread may call this. */
 VIP_RETURN viakit_set_vi_secret(VIP_VI_HANDLE handle, const void *secret, size_t len)
 {
     VIP_RETURN code;
@@ -79,6 +95,7 @@ VIP_RETURN viakit_set_vi_secret(VIP_VI_HANDLE handle, const void *secret, size_t
 
 /* ---------------------------------------------------------------- parts of the proofs */
 
+/* Starts a mac. vk_blake2s_end() wipes the state, which contains the key. */
 static void begin(struct vk_blake2s *s, const struct via_secret *secret, const char label[LABEL])
 {
     vk_blake2s_begin(s, secret->bytes, secret->len);
@@ -129,6 +146,8 @@ struct conn_side conn_proof_requester(const struct via_nic *nic, const struct li
                               conn_proof_nonce(request)};
 }
 
+/* The frame carries only the first WIRE_REQUEST_MAC bytes: a request with the longest names has to fit the smallest
+ * MTU (frame_format.h). The other macs are sent in full. */
 void conn_proof_request(const struct via_secret *secret, const struct conn_side *requester, struct conn_names names,
                         uint8_t mac[32])
 {
@@ -138,6 +157,8 @@ void conn_proof_request(const struct via_secret *secret, const struct conn_side 
     vk_blake2s_end(&s, mac);
 }
 
+/* The nonce is drawn once for a request, and not for each copy of its frame: copies must have the same bytes, because
+ * the transcript is computed from the stored frame. */
 VIP_RETURN conn_proof_add_to_request(struct via_vi *vi, struct link_frame *f)
 {
     uint8_t *at = f->block.bytes + f->header.len;
@@ -167,6 +188,7 @@ int conn_proof_request_right(const struct via_secret *secret, const struct conn_
 
 /* ---------------------------------------------------------------- ACCEPT, CONFIRM, REJECT */
 
+/* The requester comes first on both sides, so both hash the same order. */
 void conn_proof_transcript(const struct via_secret *secret, const struct conn_side *requester, struct conn_names names,
                            const struct conn_side *acceptor, uint8_t transcript[32])
 {
@@ -195,6 +217,7 @@ void conn_proof_confirm_mac(const struct via_secret *secret, const uint8_t trans
     vk_blake2s_end(&s, mac);
 }
 
+/* Sets the transcript, which CONFIRM needs, only if the VI has a secret. */
 int conn_proof_accept_right(const struct via_vi *vi, const struct link_frame *request, const struct conn_frame *f,
                             uint8_t transcript[32])
 {
@@ -265,6 +288,7 @@ void conn_proof_reject(const struct via_secret *secret, const uint8_t *nonce, co
 
 /* ---------------------------------------------------------------- the server's side */
 
+/* The client as its REQUEST described it, from the copy in the connection. */
 static struct conn_side side_of_client(const struct via_conn *conn)
 {
     return (struct conn_side){conn->address, conn->port, conn->vi, &conn->remote, conn->remote_proof.nonce};

@@ -29,6 +29,7 @@
 #include "via/vi.h"
 #include "via/work.h"
 
+/* Slots keep what precedes `entries`, the object and its NIC, for calls with an old handle (enter.h). */
 struct vk_pool via_cq_pool = VK_POOL_INIT(struct via_cq, VIA_CQ_POOL, entries);
 
 /* Add an entry. It runs for each completion, so the common case costs one comparison: `limit` is the capacity, or 0 if

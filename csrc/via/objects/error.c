@@ -15,6 +15,9 @@
  *
  * Only the NIC's owner moves the two ends. Threads that may run handlers read the tail without ownership, so it is
  * stored with release and read with acquire.
+ *
+ * Any thread may call the functions for names and texts; they return constants. An explanation belongs to the thread
+ * that made the failed call (base/explain.h).  If the ring is full, further errors are only counted (async_errors).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,17 +39,21 @@
 #include "via/vi.h"
 #include "via/work.h"
 
+/* The text is this thread's, and valid until its next failed call. "" if no call has failed. */
 const char *viakit_last_error(void)
 {
     return vk_explanation();
 }
 
+/* Service of links. The last trouble stays until the next one: viakit_query_nic has no way to report that it is
+ * over. */
 void via_link_trouble(struct link_client *client, const char *text)
 {
     struct via_nic *nic = via_nic_of(client);
     snprintf(nic->trouble, sizeof nic->trouble, "%s", text);
 }
 
+/* A limit of address space is named, because malloc() then fails on a host with free memory. */
 VIP_RETURN via_no_memory(const char *function)
 {
     struct rlimit limit;
@@ -58,6 +65,7 @@ VIP_RETURN via_no_memory(const char *function)
     return vk_fail(VIP_ERROR_RESOURCE, "%s: memory is exhausted", function);
 }
 
+/* n_alive may change at this moment: the wrong one of two true reasons is then given. */
 VIP_RETURN via_no_object(const char *function, const struct vk_pool *pool, const char *what)
 {
     if (vk_load_relaxed(&pool->n_alive) < pool->capacity)
@@ -74,6 +82,7 @@ VIP_RETURN via_bad_handle(const char *what, const void *handle)
 
 /* ---------------------------------------------------------------- names and texts: one list per enum */
 
+/* VIPL's return values: code, and the text that explains it to a program's user. */
 #define RETURNS(X)                                                                                        \
     X(VIP_SUCCESS, "The call succeeded")                                                                  \
     X(VIP_NOT_DONE, "Nothing has completed yet")                                                          \
@@ -179,7 +188,8 @@ void via_report(struct via_nic *nic, struct via_vi *vi, struct via_cq *cq, VIP_D
     via_kick_thread(nic);
 }
 
-/* The default handler logs to standard error and nowhere else, as the VIPL guide requires. */
+/* The default handler logs to standard error and nowhere else, as the VIPL guide requires. The NIC is read without
+ * ownership: device is constant, and trouble may be a mixture of two texts if it changes at this moment. */
 static void log_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *e)
 {
     struct via_nic *nic = context;
@@ -190,6 +200,8 @@ static void log_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *e)
 
 static __thread const struct via_handling *handling; /* of this thread, innermost first; on its stack */
 
+/* Marks that this thread runs a handler of the NIC. Calls that would wait for the handler's end are refused then
+ * (via_in_handler). *here is on the caller's stack until via_handling_end(). */
 void via_handling_begin(struct via_handling *here, const struct via_nic *nic)
 {
     *here = (struct via_handling){nic, handling};
@@ -201,6 +213,7 @@ void via_handling_end(const struct via_handling *here)
     handling = here->outer;
 }
 
+/* Returns 1 if this thread runs a handler of the NIC, at any depth. */
 int via_in_handler(const struct via_nic *nic)
 {
     const struct via_handling *h = handling;

@@ -33,7 +33,8 @@
 #include "via/own.h"
 #include "via/vi.h"
 
-/* From here on this process sends, places and completes nothing on this connection. The queues stay as they are. */
+/* From here on this process sends, places and completes nothing on this connection. The queues stay as they are. This
+ * is via_break() without the parts that touch the program's memory: no flush, no report, no wake-up. */
 static void end_connection(struct via_vi *vi)
 {
     if (vi->ack_owed)

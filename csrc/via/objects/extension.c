@@ -1,6 +1,16 @@
 /*
  * Calls that VIA providers, above all Giganet's cLAN, added to VIPL: tags on completion queues, deferred sends, and a
  * pointer of the program on each VI. docs/choices.md lists the decisions where their documentation is incomplete.
+ *
+ *    VipAddTagCQ      eventfd --duplicate--> cq->tags, sorted by priority      limit = 0: via_cq_push() takes the slow
+ *    way
+ *    via_cq_push      write 1 to each tag's eventfd, then add the entry
+ *    VipRemoveTagCQ   close the duplicate; the last one removed: limit = capacity
+ *
+ * The entry is added after the events are signalled, but both by the owner: a program that wakes up and calls VipCQDone
+ * enters the NIC behind it, and finds the entry.
+ *
+ * The Vip functions enter the NIC themselves, any thread may call them, and none blocks. The others need ownership.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -31,6 +41,8 @@ struct via_tag {
     int fd; /* a duplicate: the program may close its own */
 };
 
+/* Signals all tags, and not only the first one: each may wake another thread. Priority is the order of the writes, and
+ * nothing more, because the kernel decides which thread runs first. One system call for each tag and entry. */
 void via_cq_signal(const struct via_cq *cq)
 {
     const uint64_t one = 1;
@@ -66,7 +78,8 @@ static int is_eventfd(int fd)
     return n > 0 && strstr(target, "[eventfd]") != NULL;
 }
 
-/* An event is a file descriptor cast to a pointer. Return a duplicate, or -1. */
+/* An event is a file descriptor cast to a pointer. Return a duplicate, or -1. The duplicate keeps the event alive until
+ * the tag is removed, and names the same event if the program reuses the number. */
 static int copy_event(VIP_EVENT_HANDLE event)
 {
     intptr_t fd = (intptr_t)event;
@@ -152,6 +165,7 @@ VIP_RETURN VipPostDeferredSends(VIP_VI_HANDLE handle, VIP_BOOLEAN enable, VIP_BO
 
 /* ---------------------------------------------------------------- the program's pointer */
 
+/* NULL is also what a VI without data has. */
 VIP_PVOID VipGetUserData(VIP_VI_HANDLE handle)
 {
     VIP_RETURN code;
@@ -163,6 +177,7 @@ VIP_PVOID VipGetUserData(VIP_VI_HANDLE handle)
     return data;
 }
 
+/* The pointer is the program's: it is never read here, and nothing is freed with the VI. */
 void VipSetUserData(VIP_VI_HANDLE handle, VIP_PVOID data)
 {
     VIP_RETURN code;

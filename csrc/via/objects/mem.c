@@ -143,7 +143,8 @@ static int is_mapped(uintptr_t from, uintptr_t to)
 }
 
 /* Pin the region; return 1 if its pages are pinned now. Failure is no error. Each region records its own range, even if
- * another region has pinned it already. */
+ * another region has pinned it already. The mutex is held during mlock(), which may read pages from disk: another NIC's
+ * unpin() must not come between mlock() and the entry. */
 static int pin(struct via_region *r)
 {
     uintptr_t from, to;
@@ -480,6 +481,8 @@ VIP_RETURN VipSetMemAttributes(VIP_NIC_HANDLE handle, VIP_PVOID address, VIP_MEM
     return code;
 }
 
+/* Free an allocation. *p is the pointer to it in the list, and points to the next one afterwards. The link's `free`
+ * takes memory that its `alloc` made: a link has both or neither. */
 static void drop_allocation(struct via_nic *nic, struct via_allocation **p)
 {
     struct via_allocation *a = *p;

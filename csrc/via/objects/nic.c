@@ -13,6 +13,9 @@
  * The slots of NICs are never unmapped, and the fields before `ops` in a slot are never cleared (base/pool.h). A call
  * with the handle of a NIC that has just been closed can therefore still read the owner word, and then finds the handle
  * invalid.
+ *
+ * Any thread may call the functions of VIPL here. Opening and closing block: a link may create files and threads, and
+ * closing waits until calls of other threads have left and the NIC's thread has ended. The other calls do not block.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -42,6 +45,7 @@
 #include "via/pending.h"
 #include "via/vi.h"
 
+/* At most 1024 NICs of a process. Slots keep what precedes `ops`. */
 struct vk_pool via_nic_pool = VK_POOL_INIT(struct via_nic, 1024, ops);
 int via_process_id;
 
@@ -76,12 +80,12 @@ static void settle_options(struct via_nic *nic, const viakit_nic_options *from)
     to->size = sizeof *to;
     nic->window_may_grow = to->window == 0;
 #define DEFAULT(field, value) to->field = to->field ? to->field : (value)
-    DEFAULT(window, 64);
-    DEFAULT(rto_us, 10000);   /* a busy machine may delay a process by some milliseconds, which is no loss */
-    DEFAULT(max_retries, 10); /* with back-off 3.1 s, after keepalive_ms of silence; 5.5 s if replies were slow */
-    DEFAULT(ack_delay_us, 200);
-    DEFAULT(keepalive_ms, 1000);
-    DEFAULT(spin_us, 20);
+    DEFAULT(window, 64);         /* link sends; settle_long_window() allows more where the wire is long */
+    DEFAULT(rto_us, 10000);      /* a busy machine may delay a process by some milliseconds, which is no loss */
+    DEFAULT(max_retries, 10);    /* with back-off 3.1 s, after keepalive_ms of silence; 5.5 s if replies were slow */
+    DEFAULT(ack_delay_us, 200);  /* below rto_us by far: a delayed acknowledgement must cause no retransmission */
+    DEFAULT(keepalive_ms, 1000); /* silence after which a peer with nothing outstanding is probed */
+    DEFAULT(spin_us, 20);        /* then a waiting call sleeps */
 #undef DEFAULT
     if (to->takeover_us != 0 && to->takeover_us < VIA_TAKEOVER_LEAST_US)
         to->takeover_us = VIA_TAKEOVER_LEAST_US;
@@ -143,7 +147,8 @@ static const char *devices(char text[200])
     return text;
 }
 
-/* Map a link's errno value to a code of VIPL: an invalid name is the caller's error, all else a lack of resources. */
+/* Map a link's errno value to a code of VIPL: an invalid name is the caller's error, all else a lack of resources. VIPL
+ * has no code for a missing privilege; errno keeps that (set_up). */
 static VIP_RETURN code_of(int error)
 {
     switch (-error) {
@@ -410,6 +415,7 @@ void via_add_counters(uint64_t *sum, const struct via_vi *vi)
             sum[i] += vi->counters[i];
 }
 
+/* values has room for VIAKIT_N_COUNTERS numbers. They belong to one moment, because the caller is the owner. */
 VIP_RETURN viakit_nic_counters(VIP_NIC_HANDLE handle, VIP_UINT64 *values)
 {
     if (values == NULL)

@@ -11,6 +11,12 @@
  *
  * While no notification is requested, completions therefore cost nothing more. Destroying the VI or the completion
  * queue cancels its notifications, but does not wait for a handler that is running.
+ *
+ *    requested --the queue has a completion--> taken, with that completion --handler returns--> gone
+ *        \-- VI or queue destroyed, NIC closed --> freed, no call
+ *
+ * The list and its entries belong to the NIC's owner. notify_due is also read without ownership: it is stored with
+ * release and read with acquire, so that a thread that sees 1 and enters finds the completion.
  */
 #include <stdlib.h>
 
@@ -28,8 +34,9 @@
 #include "via/vi.h"
 #include "via/work.h"
 
-#define MAX_NOTIFICATIONS 4096 /* of one NIC: the list is searched linearly */
+#define MAX_NOTIFICATIONS 4096 /* of one NIC, one for each of its VIs: the list is searched linearly */
 
+/* A request that waits. Exactly one of on_descriptor and on_entry is set, like vi and cq. */
 struct via_notification {
     struct via_notification *next;
     struct via_vi *vi; /* whose queue; NULL for a completion queue */

@@ -9,6 +9,16 @@
  * at some point during the call. If the biased thread's store to inside precedes that point, this side reads inside =
  * 1. If its load of revoked follows that point, it reads revoked = 1. So the two sides cannot miss each other, as they
  * could with a plain store and load. The frequent side pays nothing for this.
+ *
+ *    biased thread                       revoker
+ *      inside = 1                          compare-exchange owner: 0 -> self
+ *      (compiler barrier)                  revoked = 1
+ *      revoked? 0: it is inside            membarrier: a full fence on every thread
+ *               1: inside = 0, and         inside? 1: wait until it is 0
+ *                  take the word                    0: it is inside
+ *
+ * This is biased locking by asymmetric fences: see membarrier(2). Any thread may call the functions here. take_word()
+ * spins and yields, and never sleeps in the kernel, because a NIC is held for microseconds.
  */
 #include "via/own.h"
 
@@ -23,6 +33,8 @@
 
 __thread uint32_t via_thread_id __attribute__((tls_model("initial-exec")));
 
+/* Numbers are never reused within a process, so the bias of a thread that has ended stays unused. It is revoked like
+ * any other: `inside` is 0. */
 uint32_t via_thread_id_make(void)
 {
     static uint32_t last;
@@ -106,7 +118,8 @@ void via_own_hand_over(struct via_own *own, int is_nic_thread)
     via_own_enter_slow(own, is_nic_thread);
 }
 
-/* An application thread holds the word, and no thread has the bias. */
+/* An application thread holds the word, and no thread has the bias.  Others read the bias while they hold the word, or
+ * compare it with their own number. */
 static void consider_bias(struct via_own *own, uint32_t self)
 {
     if (own->first == 0)
@@ -139,6 +152,8 @@ void via_own_enter_slow(struct via_own *own, int is_nic_thread)
     show_order();
 }
 
+/* For the destructor at exit. A signal handler that interrupted this thread inside the NIC would wait for itself: that
+ * is recognized by the owner word, or by bias and inside. */
 int via_own_enter_until(struct via_own *own, uint64_t deadline)
 {
     uint32_t self = via_thread_id_make();
@@ -171,6 +186,8 @@ void via_own_leave_slow(struct via_own *own)
     vk_store_release(&own->owner, 0);
 }
 
+/* Entered as the NIC's thread, so that it does not count for the bias. membarrier must be registered before it can be
+ * used (MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, Linux 4.14). */
 void via_own_init(struct via_own *own)
 {
     int no_bias = VK_TSAN || watched || vk_membarrier_register() != 0;

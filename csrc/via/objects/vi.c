@@ -138,7 +138,7 @@ void via_break(struct via_vi *vi, int report_conn_lost)
 }
 
 /* Reset all fields of a connection before the next one. The work queues continue: receives that were posted before the
- * connection belong to it. */
+ * connection belong to it. Called when a VI is created, and for each connection by conn_describe(). */
 void via_vi_reset(struct via_vi *vi)
 {
     uint32_t first = vi->nic->options.first_psn;
@@ -205,8 +205,8 @@ static void set_attributes(struct via_vi *vi, const VIP_VI_ATTRIBUTES *a, uint32
     vi->ptag = ptag;
 }
 
-/* Attach a completion queue. With NULL, VipSendWait and VipRecvWait wait for the work queue itself. n_queues keeps the
- * program from destroying a queue in use. */
+/* Attach a completion queue, for the life of the VI. With NULL, VipSendWait and VipRecvWait wait for the work queue
+ * itself. n_queues keeps the program from destroying a queue in use. */
 static void attach(struct via_queue *q, struct via_cq *cq)
 {
     q->cq = cq;
@@ -226,8 +226,8 @@ static struct via_work *map_work(void)
     return work;
 }
 
-/* Create a VI. NULL: memory is exhausted, or all VIs of the
- * process are in use. */
+/* Create a VI. NULL: memory is exhausted, or all VIs of the process are in use. The pool's object is taken last, so
+ * that a failure has only the mapping to undo. */
 static struct via_vi *new_vi(struct via_nic *nic, const VIP_VI_ATTRIBUTES *a, uint32_t ptag)
 {
     struct via_work *work = map_work();

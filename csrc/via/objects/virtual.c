@@ -3,6 +3,11 @@
  *
  * A real card places messages while the program computes. So does viakit_virtual_compute(): it drives each NIC of the
  * process whenever a frame arrives, at that time.
+ *
+ *    compute(10 us)    |--- 4 us ---|arrival|------- 6 us -------|     ends at 10 us + the arrival's processor time
+ *
+ * The rank's own thread calls these functions, outside of any NIC. viakit_virtual_begin() blocks in real time until all
+ * ranks have called it; the others run other ranks meanwhile, and return at the rank's turn.
  */
 #include <errno.h>
 #include <unistd.h>
@@ -18,6 +23,8 @@
 #define MOST_STILL 1000 /* events at one time that NICs handle */
 #define LONGEST_S 1e9   /* 30 years; nanoseconds fit into 64 bits */
 
+/* The time-out of a first begin is real time. Not done: one of a further begin, inside virtual time. The clock does not
+ * move while a rank waits for the others there, so the time-out does not pass. */
 VIP_RETURN viakit_virtual_begin(int n_ranks, int rank, VIP_ULONG timeout_ms)
 {
     const struct vk_virtual *v = vk_load_relaxed(&vk_virtual);
@@ -66,7 +73,8 @@ int viakit_time_is_virtual(void)
     return vk_time_is_virtual();
 }
 
-/* Drive every NIC of this process once. Returns how many there are. */
+/* Drive every NIC of this process once. Returns how many there are. A NIC may be closed by another thread meanwhile:
+ * its slot stays readable, and the generation shows it (as in exit.c). */
 static int drive_all(void)
 {
     int n = 0;

@@ -8,6 +8,14 @@
  * arriving frames. If another thread completes its work, its own eventfd wakes it. The other sleepers are woken by the
  * futex. A completion reads one word, `listeners`, which is 0 if no thread needs a wake-up, as in any program that
  * polls.
+ *
+ *   via_wait_owned     ready? --> drive, ready? --> spin: drive, ready? ... spin_us --> sleep: on the link, or as
+ *   follower
+ *                                                                                        ^         |
+ *                                                                     drive, ready? <----+- wakes, or SLICE
+ *
+ * Invariant: listeners = n_waiting + n_notifications, and a sleeping call is counted in n_waiting. A completion happens
+ * as owner, and a call goes to sleep as owner. So it has either seen the completion, or is counted when it happens.
  */
 #include <limits.h>
 #include <linux/futex.h>
