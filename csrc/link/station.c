@@ -1,11 +1,12 @@
 /*
  * The kernel's table of Unix sockets as the registry of NICs: see station.h. Abstract names (the path begins with a
- * zero byte) are bound to claim a port and listed to find the others. Any thread may call these functions; they have no
- * state.
+ * zero byte) are bound to claim a port and listed to find the others. Any thread may call these functions. Their
+ * only state is the note that sock_diag is missing.
  *
  * The list is read in two ways. sock_diag (netlink) returns binary entries and can omit connected sockets in the
- * kernel. Where it is missing (an old kernel, a sandbox without netlink), /proc/net/unix returns the same entries as
- * text.
+ * kernel. Where it is missing (a kernel without the module unix_diag, a sandbox without netlink), /proc/net/unix returns
+ * the same entries as text. That is noted for the life of the process, because each request for a missing module makes
+ * the kernel start modprobe, which takes milliseconds.
  *
  *    name     | 0 | viakit/shm/1000/NAME | / | PORT |       sun_path[0] = 0: abstract, at most 108 bytes in all
  *    as text  @viakit/shm/1000/NAME/PORT
@@ -14,6 +15,7 @@
  * table in between. A socket that is bound or closed meanwhile may be missing or listed.
  */
 #include "link/station.h"
+#include "base/atomic.h"
 #include "base/cancel.h"
 
 #include <errno.h>
@@ -168,8 +170,29 @@ static int add_port(uint16_t *ports, int n, int max, uint16_t port, int *own)
     return n;
 }
 
+/* 1: the kernel has refused a request for a reason that lasts. Written once, by any thread. */
+static int no_sock_diag;
+
+/* Notes an error of a request, a positive errno, unless it may pass: a lack of descriptors or of memory. */
+static void note_refusal(int error)
+{
+    if (error != EMFILE && error != ENFILE && error != ENOMEM && error != ENOBUFS && error != EINTR && error != EAGAIN)
+        vk_store_relaxed(&no_sock_diag, 1);
+}
+
+/* Handles an entry that is not a socket's. Returns 1 at the end of the list, -1 on an error. */
+static int end_of_list(const struct nlmsghdr *h)
+{
+    if (h->nlmsg_type == NLMSG_DONE)
+        return 1;
+    const struct nlmsgerr *e = (const struct nlmsgerr *)(const void *)NLMSG_DATA(h);
+    if (h->nlmsg_type == NLMSG_ERROR && h->nlmsg_len >= NLMSG_LENGTH(sizeof *e))
+        note_refusal(-e->error);
+    return -1;
+}
+
 /* Requests all sockets from the kernel but connected ones: 64 interconnected NICs have thousands of those, and the text
- * takes milliseconds to read. Returns the number of ports, or -1 if this kernel does not support the request.  16 KiB:
+ * takes milliseconds to read. Returns the number of ports, or -1 if this kernel does not support the request. 16 KiB:
  * the kernel fills a part of a dump for each recv(), and never more than the receiver's buffer holds. */
 static int ports_from_kernel(const char *prefix, long uid, uint16_t *ports, int max)
 {
@@ -191,7 +214,11 @@ static int ports_from_kernel(const char *prefix, long uid, uint16_t *ports, int 
     } answer;
     char name[sizeof(((struct sockaddr_un *)0)->sun_path)];
     size_t len = strlen(prefix);
+    if (vk_load_relaxed(&no_sock_diag))
+        return -1;
     int s = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG), n = 0, own = 0, done = s < 0 ? -1 : 0;
+    if (s < 0)
+        note_refusal(errno);
     if (s >= 0 && send(s, &request, sizeof request, 0) != (ssize_t)sizeof request)
         done = -1;
     /* A dump is a series of messages, several to a read, up to NLMSG_DONE. An error message, or one of another type
@@ -203,10 +230,8 @@ static int ports_from_kernel(const char *prefix, long uid, uint16_t *ports, int 
         if (got <= 0)
             done = -1;
         for (struct nlmsghdr *h = &answer.h; done == 0 && NLMSG_OK(h, got); h = NLMSG_NEXT(h, got)) {
-            if (h->nlmsg_type == NLMSG_DONE)
-                done = 1;
-            else if (h->nlmsg_type != SOCK_DIAG_BY_FAMILY)
-                done = -1;
+            if (h->nlmsg_type != SOCK_DIAG_BY_FAMILY)
+                done = end_of_list(h);
             else if (name_of(h, name)) {
                 int port = port_in(name, prefix, len), other = is_of_another(h, uid);
                 if (port >= 0 && !known(ports, n, (unsigned)port))

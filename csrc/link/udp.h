@@ -11,6 +11,7 @@
 #include <stdint.h>
 #include <sys/socket.h>
 
+#include "base/budget.h"
 #include "link/link.h"
 
 #define UDP_MAX_PEERS 4096
@@ -130,8 +131,8 @@ struct link {
     uint64_t secret[2]; /* key of the cookies */
     uint16_t listed[UDP_MAX_LISTED];
     int n_listed;
-    uint64_t listed_at, list_credit; /* when the list was read (ns); how often it may be read again */
-    uint8_t *buffer;                 /* [UDP_SLOTS][UDP_SLOT] */
+    struct vk_budget listing; /* how often the list may be read */
+    uint8_t *buffer;          /* [UDP_SLOTS][UDP_SLOT] */
     uint8_t small[sizeof(struct wire_header) + 200 + UDP_SMALL];
     /* The link that is built on this one (NULL: none), and its handler of calls from UDP_CALL_BEYOND on. The peer is
      * known, and the frame has at least 32 bytes. */

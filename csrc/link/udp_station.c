@@ -54,9 +54,7 @@
 enum { CALL_WHO = 1, CALL_HERE = 2, CALL_CHALLENGE = 3 };
 
 #define PENDING_LIFETIME (300 * VK_MS) /* how long a request waits for the list; the provider repeats it more often */
-#define LIST_BURST 64                  /* the list of NICs is read at most this often in a burst ... */
-#define LIST_EVERY VK_MS /* ... and again after this time, so that WHO datagrams cannot keep a processor busy */
-#define REFUSALS 3       /* consecutive errors, with no datagram in between, that count as certain */
+#define REFUSALS 3                     /* consecutive errors, with no datagram in between, that count as certain */
 
 /* A frame between links. Its first byte occurs in no other frame. It has 32 bytes like every header, so that code that
  * splits a super-frame need not distinguish it. */
@@ -184,22 +182,20 @@ void udp_free_peers(struct link *link)
 
 /* ---------------------------------------------------------------- the list of NICs */
 
-/* Lists the ports of this station's NICs. Credit grows by one every LIST_EVERY up to LIST_BURST, and each reading costs
- * one (a token bucket). Without credit the last list is used. Names of all users are listed (uid -1): any process may
- * open a NIC at the station. Returns the number of ports, at least 1. */
+/* Lists the ports of this station's NICs, or returns the last list if WHO datagrams and requests have caused so many
+ * readings that the budget is spent. Names of all users are listed (uid -1): any process may open a NIC at the station.
+ * Returns the number of ports, at least 1. */
 static int list_station(struct link *link)
 {
-    uint64_t now = vk_now(), earned = (now - link->listed_at) / LIST_EVERY;
-    link->list_credit = link->list_credit + earned < LIST_BURST ? link->list_credit + earned : LIST_BURST;
-    if (link->list_credit == 0)
+    uint64_t now = vk_now();
+    if (!vk_budget_allows(&link->listing, now))
         return link->n_listed;
-    link->list_credit--;
-    link->listed_at = now;
     link->n_listed = station_ports(link->prefix, -1, link->listed, UDP_MAX_LISTED);
     if (link->n_listed == 0) { /* the list cannot be read: it has at least this NIC */
         link->listed[0] = udp_port(&link->name);
         link->n_listed = 1;
     }
+    vk_budget_spend(&link->listing, now, vk_now());
     return link->n_listed;
 }
 
@@ -484,8 +480,6 @@ int udp_claim(struct link *link)
              * is needed for lanes, which are bound to the same port. */
             setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof one);
             getrandom(link->secret, sizeof link->secret, 0);
-            link->listed_at = vk_now();
-            link->list_credit = LIST_BURST;
             return 0;
         }
         vk_file_close(link->claim_fd);

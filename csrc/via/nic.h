@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "base/atomic.h"
+#include "base/budget.h"
 #include "base/pool.h"
 #include "link/link.h"
 #include "via/limits.h"
@@ -93,7 +94,7 @@ struct via_nic {
     struct via_conn *conns_by_hash[VIA_CONN_HASHES];
     uint32_t n_conns, n_refused;
     uint32_t n_neighbours;        /* NICs of this station when last counted, for NOMATCH ... */
-    uint64_t count_neighbours_at; /* ... and when to count again, ns */
+    struct vk_budget counting;    /* ... and how often they may be counted */
     uint32_t refused[64];         /* the last requests answered NOMATCH: a late copy of one is not accepted */
     struct via_peering *peerings; /* peer requests, oldest first */
     struct via_peer_refusal peer_refusals[VIA_PEER_REFUSALS]; /* the last refusals, to repeat them */

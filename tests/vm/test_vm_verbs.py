@@ -6,6 +6,7 @@ The conformance suite on this link is in test_vm_conformance.py.
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,9 @@ from vm_machine import HOSTS, LIMIT_S, PROGRAM, VIAKIT, guest
 from viakit.remote import Remote, RemoteError
 
 pytestmark = pytest.mark.timeout(600)
+
+
+CONFORMANCE = Path(__file__).resolve().parents[2] / "build" / "ctest" / "tests" / "test_conformance"
 
 
 def viakit(*words: str | Path) -> subprocess.CompletedProcess:
@@ -32,6 +36,15 @@ def opening(machine, device: str) -> str:
     """Return the message of the error with which a NIC of that device fails to open on a machine."""
     code = f"from viakit import via; via.Nic({device!r})"
     return guest(machine, f'{sys.executable} -c "{code}" 2>&1 | tail -1').strip()
+
+
+def test_the_suite_in_c(rxe):
+    """Two processes of one machine, each with queue pairs of its own. The machine's kernel has no module unix_diag."""
+    if not CONFORMANCE.exists():
+        pytest.skip(f"{CONFORMANCE} is not built: make ctest")
+    done = guest(rxe[0], f"cd /tmp; VIAKIT_TEST_VERBS=rxe0 timeout {LIMIT_S - 10} {CONFORMANCE} verbs 2>&1 || true")
+    assert "secret_replayed" in done, done
+    assert re.search(r"^verbs: \d+ passed, 0 failed$", done, re.MULTILINE), done
 
 
 @pytest.mark.parametrize("protocol", ["via", "bip"])

@@ -46,7 +46,6 @@
  */
 struct vk_pool via_conn_pool = VK_POOL_INIT(struct via_conn, 65536, next);
 
-#define COUNT_NEIGHBOURS VK_MS
 #define CANCEL_POLLS 8 /* for the CANCEL of a request that has just arrived */
 #define N_REFUSED (sizeof(((struct via_nic *)0)->refused) / sizeof(uint32_t))
 
@@ -159,13 +158,14 @@ static void note_refused(struct via_nic *nic, uint32_t request)
         nic->refused[nic->n_refused++ % N_REFUSED] = request;
 }
 
-/* Return the number of NICs of this station. Counting lists the sockets of the host, so under a flood of requests it
- * would be all that a NIC does: the number is good for COUNT_NEIGHBOURS. */
+/* Return the number of NICs of this station. Counting lists the sockets of the host, which takes milliseconds where
+ * there are thousands. Under a flood of requests it would be all that a NIC does, so it has a budget. */
 static uint32_t neighbours(struct via_nic *nic)
 {
-    if (nic->now >= nic->count_neighbours_at) {
+    uint64_t now = vk_now();
+    if (vk_budget_allows(&nic->counting, now)) {
         nic->n_neighbours = (uint32_t)nic->ops->count_neighbours(nic->link);
-        nic->count_neighbours_at = nic->now + COUNT_NEIGHBOURS;
+        vk_budget_spend(&nic->counting, now, vk_now());
     }
     return nic->n_neighbours;
 }
