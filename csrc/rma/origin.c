@@ -10,6 +10,16 @@
  *
  * An op is in its window's list until its owner reaps it. Ops without an owner (`orphan`) are freed when they are found
  * complete.
+ *
+ *     rma_op_new --> in win->ops --RDMA, DATA, DONE: rma_op_end--> complete --owner: test, wait--> rma_op_drop
+ *                                                                      '--orphan: drop_orphans, reap--> rma_op_drop
+ *
+ * Invariant: an op is freed by its owner, or, without an owner, by a thread that finds it complete with the lock held;
+ * never by the handler that completes it. So a pointer to an op is valid as long as its owner has not reaped it, also
+ * across waits.
+ *
+ * All static functions and the rma_op_ functions of inside.h need the world's lock. Every wait releases it, so other
+ * threads may add, complete and free ops meanwhile. Loops over win->ops therefore do not wait.
  */
 #include <sched.h>
 #include <stdlib.h>
@@ -20,13 +30,17 @@
 #include "rma/inside.h"
 
 #define UNDER_WAY (256 * 1024) /* bytes of a get by active messages that the target may be sending at a time */
-#define SPINS 300              /* turns of a wait that only poll */
-#define YIELDS 40              /* turns after these that also give the core to another process */
+/* Turns of a wait that only poll, and turns after these that also give the core to another process. Chosen so that the
+ * reply of a rank which has a core usually arrives within them. */
+#define SPINS 300
+#define YIELDS 40
 
 /* ---------------------------------------------------------------- waiting */
 
 /* An answer of another rank's thread takes a few microseconds, while a sleep takes tens. So this polls first, unless
- * the ranks share cores, and yields. Afterwards the progress thread of this world takes over and signals. */
+ * the ranks share cores, and yields. Afterwards the progress thread of this world takes over and signals. Returns
+ * MSG_SUCCESS, MSG_INTERRUPTED or MSG_ERR_PROCESS; there is no time-out, because the death of a rank ends the wait for
+ * it. */
 int rma_wait_until(rma *r, int (*done)(void *), void *argument)
 {
     msg_world *w = r->world;
@@ -85,6 +99,8 @@ rma_op *rma_op_find(rma_window *win, uint64_t id)
     return op;
 }
 
+/* Frees the op at any time. The channel's request survives it, detached, and ends by itself: the caller's buffer must
+ * stay valid until then (rma_window_close waits for that). */
 void rma_op_drop(rma_op *op)
 {
     rma_op **p = &op->win->ops;
@@ -121,6 +137,8 @@ void rma_op_end(rma_op *op, int error)
     msg_changed(op->win->r->world);
 }
 
+/* The request belongs to this op alone, so it is reaped here without msg_wait. Cheap if nothing has changed: called in
+ * every turn of a wait. */
 int rma_op_look(rma_op *op)
 {
     if (op->rdma && op->rdma->complete) {
@@ -156,6 +174,7 @@ static int is_over(void *op)
     return rma_op_look(op);
 }
 
+/* After MSG_INTERRUPTED and MSG_ERR_PROCESS the op is still the caller's. */
 int rma_op_wait(rma_op *op)
 {
     msg_world *w = op->win->r->world;
@@ -170,6 +189,7 @@ int rma_op_wait(rma_op *op)
     return code;
 }
 
+/* The buffer of the op stays in use until it completes, which the caller can no longer observe. A flush shows it. */
 void rma_op_free(rma_op *op)
 {
     msg_world *w = op->win->r->world;
@@ -200,6 +220,7 @@ int rma_send(rma_window *win, int target, int kind, struct msg_rest rest, const 
     return code ? code : msg_active_send(peer, &p, data, len);
 }
 
+/* A rank that has closed its world cannot be a target either, although its memory might still be there. */
 int rma_check_target(const rma_window *win, int target)
 {
     msg_world *w = win->r->world;
@@ -211,8 +232,8 @@ int rma_check_target(const rma_window *win, int target)
     return MSG_SUCCESS;
 }
 
-/* Checks an operation before it begins, by the card of the target's part. Offsets into a dynamic part are addresses that
- * only the target can check. */
+/* Checks an operation before it begins, by the card of the target's part. Offsets into a dynamic part are addresses
+ * that only the target can check. Returns MSG_SUCCESS, and marks the target as touched, or an error with its text. */
 static int check(const rma_window *win, int target, uint64_t offset, uint64_t len)
 {
     msg_world *w = win->r->world;
@@ -241,7 +262,8 @@ static int not_attached(const rma_window *win, uint64_t len, uint64_t offset)
                     (unsigned long long)len, vk_s(len), (unsigned long long)offset);
 }
 
-/* The target's memory, if it is this rank itself or a rank whose part this process maps. */
+/* The target's memory, if it is this rank itself or a rank whose part this process maps. NULL: outside of what this
+ * rank has attached to a dynamic window. */
 static char *near(const rma_window *win, int target, uint64_t offset, uint64_t len)
 {
     if (target == win->r->world->rank)
@@ -258,7 +280,8 @@ static int is_near(const rma_window *win, int target)
 /* ---------------------------------------------------------------- put */
 
 /* By active messages, each as long as the channel takes at once. The target copies the data into its memory. It reports
- * an error in its reply to the next FLUSH. */
+ * an error in its reply to the next FLUSH. Returns MSG_SUCCESS when the channel has copied all pieces; after an error
+ * some pieces may have been sent. */
 static int put_pieces(rma_window *win, const char *buf, size_t len, int target, uint64_t offset)
 {
     size_t room = msg_active_room(&win->r->world->peers[target]);
@@ -273,8 +296,9 @@ static int put_pieces(rma_window *win, const char *buf, size_t len, int target, 
     return MSG_SUCCESS;
 }
 
-/* By one RDMA write into the target's registered memory. Short data is copied before this returns, so the caller's buffer
- * is free at once and no op is needed. */
+/* By one RDMA write into the target's registered memory. Short data is copied before this returns, so the caller's
+ * buffer is free at once and no op is needed. *out is set only to an op that is not complete. May wait for the
+ * channel. */
 static int put_by_rdma(rma_window *win, const void *buf, size_t len, int target, uint64_t offset, rma_op **out)
 {
     msg_world *w = win->r->world;
@@ -364,7 +388,9 @@ void rma_request_more(rma_op *op)
     }
 }
 
-/* By one RDMA read where the channel has them and the target's memory is registered, else by GETs. */
+/* By one RDMA read where the channel has them and the target's memory is registered, else by GETs. *out is set on
+ * success, unless the data is here already. GETs are sent without a wait, because rma_request_more is also called by
+ * the handler. */
 static int get_away(rma_window *win, void *buf, size_t len, int target, uint64_t offset, rma_op **out)
 {
     msg_world *w = win->r->world;
@@ -412,7 +438,8 @@ int rma_get(rma_window *win, void *buf, size_t len, int target, uint64_t offset,
 
 /* ---------------------------------------------------------------- updates */
 
-/* Sends the elements in pieces. With an op, each piece has a reply. */
+/* Sends the elements in pieces. With an op, each piece has a reply. Pieces are updated one after the other, and another
+ * rank's update may come between two: MPI promises atomicity per element only (MPI 4.1, 12.7.1). */
 static int update_pieces(rma_window *win, const char *buf, size_t len, int how, int target, uint64_t offset, rma_op *op)
 {
     size_t size = rma_type_size(how & 0xFF), room = msg_active_room(&win->r->world->peers[target]);
@@ -429,7 +456,7 @@ static int update_pieces(rma_window *win, const char *buf, size_t len, int how, 
     return MSG_SUCCESS;
 }
 
-/* Updates without a result need no op: a flush shows when they are done. */
+/* To another rank. Updates without a result need no op: a flush shows when they are done. */
 static int update_away(rma_window *win, const void *buf, void *result, size_t len, int how, int target, uint64_t offset,
                        rma_op **out)
 {

@@ -12,8 +12,9 @@
  * Atomicity. The target executes updates under the lock of its world, one after the other, in whichever thread makes
  * progress there. Updates of its own memory by the target go the same way. RDMA writes and reads are not atomic.
  *
- * Completion. A put may be reused at once up to RMA_SHORT bytes. All other operations have an *op*, which the caller
- * waits for, or which a flush completes. The caller's buffers belong to the op until then.
+ * Completion. The buffer of a put of up to RMA_SHORT bytes may be reused at once. An operation that is not complete for
+ * the caller when its call returns has an *op*, which the caller waits for, or which a flush completes. The caller's
+ * buffers belong to the op until then.
  *
  * Ranks that die. Operations to the rank, and waits for it, end with MSG_ERR_PROC_FAILED. Its locks are released, and
  * the ranks that waited for them get the same error, because the dead rank may have left its update incomplete.

@@ -17,6 +17,20 @@
  *     rma_put, rma_get, rma_flush
  *     rma_complete         COMPLETE  ------->    counts it, and rma_await_complete returns
  *                               <-------  DONE
+ *
+ * In MPI's terms (MPI 4.1, 12.5):
+ *
+ * Win_flush       rma_flush Win_unlock      rma_flush, rma_unlock Win_start       rma_await_post Win_complete
+ * rma_flush, rma_complete Win_wait        rma_await_complete Win_fence       rma_flush of all ranks, and a barrier of
+ * the layer above
+ *
+ *
+ * Invariants of a part (struct rma_part): `touched` is set before an operation begins, and reset only when all are
+ * complete. `unflushed` counts PUTs and UPDATEs that no FLUSH has followed. So after an interrupted call the next flush
+ * still waits for everything.
+ *
+ * Any thread may call these functions. They wait without the lock; the progress thread makes the other ranks' requests
+ * proceed meanwhile.
  */
 #include <stdlib.h>
 
@@ -47,7 +61,8 @@ static int op_is_over(void *op)
     return rma_op_look(op);
 }
 
-/* Waits for DONE, which answers a request, unless `code` shows that the request was not sent. Ends the op. */
+/* Waits for DONE, which answers a request. `code` other than MSG_SUCCESS: does not wait. Frees the op, except an orphan
+ * whose answer may still arrive. */
 static int await_done(rma_op *op, int code)
 {
     if (code == MSG_SUCCESS)
@@ -64,7 +79,21 @@ static int await_done(rma_op *op, int code)
     return code;
 }
 
-/* Sends a request that is answered by DONE, and waits for the answer. */
+/* Sends a request that DONE answers. If it could not be sent, no answer will come. Then the op is freed and *op NULL,
+ * unless the op has ended with its rank, which has the error. Returns MSG_SUCCESS or why it was not sent. */
+static int send_request(rma_op **op, int kind, uint32_t how)
+{
+    rma_op *o = *op;
+    int code = rma_send(o->win, o->target, kind, (struct msg_rest){.id = o->id, .how = how}, NULL, 0);
+    if (code != MSG_SUCCESS && code != MSG_ERR_PROCESS && !o->complete) {
+        rma_op_drop(o);
+        *op = NULL;
+    }
+    return code;
+}
+
+/* Sends a request that is answered by DONE, and waits for the answer. Returns the answer, or the reason why there is
+ * none: then either nothing was sent, or an orphan in the window's list waits for the answer. */
 static int request(rma_window *win, int target, int kind, uint32_t how)
 {
     rma_op *op = rma_op_new(win, target);
@@ -73,11 +102,11 @@ static int request(rma_window *win, int target, int kind, uint32_t how)
     op->is_lock = kind == ACT_LOCK;
     int code = MSG_SUCCESS;
     if (target != win->r->world->rank)
-        code = rma_send(win, target, kind, (struct msg_rest){.id = op->id, .how = how}, NULL, 0);
+        code = send_request(&op, kind, how);
     /* A flush of this rank's own part is never requested: operations on it are done when their call returns. */
     else if (kind == ACT_LOCK)
         rma_lock_here(win, target, how ? LOCK_EXCLUSIVE : LOCK_SHARED, op->id);
-    return await_done(op, code);
+    return op ? await_done(op, code) : code;
 }
 
 /* The first error of the target's ops, which are complete. Orphans are freed. */
@@ -112,8 +141,8 @@ static int flush_one(rma_window *win, int target)
         fault = request(win, target, ACT_FLUSH, 0);
         if (fault == MSG_ERR_ARG)
             msg_fail(w, fault, "an operation on rank %d was outside of the memory that is attached there", target);
-        else
-            code = fault;
+        else if ((code = fault) != MSG_SUCCESS && w->peers[target].state == MSG_PEER_CONNECTED)
+            part->unflushed++; /* the FLUSH may not have been sent: the next flush sends one again */
     }
     if (code == MSG_SUCCESS)
         code = rma_wait_until(win->r, is_quiet, &q);
@@ -127,6 +156,8 @@ static int flush_one(rma_window *win, int target)
     return fault ? fault : code;
 }
 
+/* Never waits, for the lock or for another rank: it only finds that nothing is left to do. MSG_PENDING: call
+ * rma_flush. */
 int rma_flush_now(rma_window *win, int target)
 {
     msg_world *w = win->r->world;
@@ -144,6 +175,7 @@ int rma_flush_now(rma_window *win, int target)
     return code;
 }
 
+/* See rma.h. An error of one target does not keep the others from being flushed, except an interrupt. */
 int rma_flush(rma_window *win, int target)
 {
     msg_world *w = win->r->world;
@@ -228,7 +260,9 @@ static int check_all(const rma_window *win, const int *ranks, int n)
     return code;
 }
 
-/* A post to this rank itself is only counted. Posts need no reply, because rma_await_post waits for them. */
+/* A post to this rank itself is only counted. Does not wait for the origins (MPI_Win_post), but may wait for room in
+ * the channel. After an error some ranks may have been notified. Posts need no reply, because rma_await_post waits for
+ * them. */
 int rma_post(rma_window *win, const int *ranks, int n)
 {
     msg_world *w = win->r->world;
@@ -255,7 +289,7 @@ static int send_complete(rma_window *win, int rank, rma_op **op)
     }
     if ((*op = rma_op_new(win, rank)) == NULL)
         return MSG_ERR_NO_MEMORY;
-    return rma_send(win, rank, ACT_COMPLETE, (struct msg_rest){.id = (*op)->id}, NULL, 0);
+    return send_request(op, ACT_COMPLETE, 0);
 }
 
 /* Waits for the answers, because another path may be faster than the notices: a barrier of another world. A rank that
@@ -336,11 +370,13 @@ static int await(rma_window *win, const int *ranks, int n, int posts, int poll)
     return code;
 }
 
+/* MPI_Win_start may return earlier, before the posts. Waiting here keeps the operations themselves free of checks. */
 int rma_await_post(rma_window *win, const int *ranks, int n)
 {
     return await(win, ranks, n, 1, 0);
 }
 
+/* MPI_Win_wait, or with `poll` MPI_Win_test: one step of progress, and no wait. */
 int rma_await_complete(rma_window *win, const int *ranks, int n, int poll)
 {
     return await(win, ranks, n, 0, poll);

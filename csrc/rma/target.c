@@ -9,6 +9,14 @@
  *
  *     free --LOCK exclusive--> exclusive --UNLOCK--> first waiter ...
  *      '-----LOCK shared-----> shared (n) --LOCK shared--> shared (n + 1), unless a rank waits already
+ *
+ * Everything here runs with the world's lock held and must not wait, because the thread that makes progress may be in
+ * the middle of another call. So replies that the channel cannot take are queued with a copy of their data
+ * (msg_active_send). Their number is bounded by the requests of the origins: UNDER_WAY bytes for each read (origin.c),
+ * and one packet for each update.
+ *
+ * Trust. Packets come from ranks of this job, over connections that have proven the secret. Yet each field is checked,
+ * so that an error in one rank's program is an error there and not a damaged heap here.
  */
 #include <stdlib.h>
 
@@ -24,6 +32,7 @@ static void reply(rma_window *win, int rank, int kind, struct msg_rest rest, con
     msg_active_send(&win->r->world->peers[rank], &p, data, len);
 }
 
+/* The op of this rank itself is looked up as one of another rank's reply would be: it may have been given up since. */
 void rma_reply_done(rma_window *win, int rank, uint64_t id, int error)
 {
     if (rank != win->r->world->rank) {
@@ -51,6 +60,7 @@ static void reply_data(rma_window *win, int rank, uint64_t id, const char *data,
 
 /* ---------------------------------------------------------------- memory */
 
+/* The elements before the update go to `result` under the same lock, so fetch and update are one step. */
 int rma_update_here(rma_window *win, uint64_t offset, int type, int combine, const void *data, void *result, size_t len)
 {
     size_t size = rma_type_size(type);
@@ -64,7 +74,8 @@ int rma_update_here(rma_window *win, uint64_t offset, int type, int combine, con
     return MSG_SUCCESS;
 }
 
-/* The element is compared as bytes. `result` is written last, so it may overlap `desired` or `expected`. */
+/* The element is compared as bytes, so a type with padding or with two zeros compares by representation. `result` is
+ * written last, so it may overlap `desired` or `expected`. */
 int rma_swap_here(rma_window *win, uint64_t offset, const void *desired, const void *expected, void *result,
                   size_t size)
 {
@@ -126,7 +137,7 @@ static void swap_arrived(rma_window *win, int source, const struct msg_rest *res
 
 /* ---------------------------------------------------------------- the lock */
 
-/* Whether the lock can be granted now, waiters aside. */
+/* Returns 1 if the lock can be granted now. Waiters are not considered: a caller that must respect them checks first. */
 static int may_have(const rma_window *win, int kind)
 {
     return !win->exclusive && (kind == LOCK_SHARED || win->n_shared == 0);
@@ -303,7 +314,8 @@ void rma_arrived(void *context, int source, const struct msg_packet *packet, con
     msg_changed(r->world);
 }
 
-/* A rank has left or died. Called with the world's lock. */
+/* A rank has left or died. Called with the world's lock, from within any call that has detected it, and so possibly
+ * from within a function of this file (msg_active_send). No list is held across such a call here. */
 void rma_gone(void *context, int rank, int error)
 {
     rma *r = context;

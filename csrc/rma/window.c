@@ -4,13 +4,29 @@
  * A window's memory is registered for RDMA when it opens, if the channel has RDMA. Its handles travel in its card.
  * Memory that is attached later to a dynamic window is not registered: the other ranks would need its handles. Such
  * windows are served by active messages only.
+ *
+ *     rma_start      the world's active messages come here
+ *     rma_window_open --> cards exchanged by the caller --> rma_window_join --> operations --> rma_window_close
+ *         rma_attach, rma_detach (dynamic)      rma_window_map (shared memory)
+ *     rma_stop
+ *
+ * Numbers. A packet names its window by a number, because pointers of one rank mean nothing to another. The caller
+ * finds a number that is free on all ranks (rma_number_is_free, and an exchange).
+ *
+ * Not done: RDMA to memory attached later, as MPI_Win_attach allows it. The card of each attached piece would have to
+ * reach all ranks, or a rank would have to request it on first use (MPI 4.1, 12.2.4: the target's address is all that
+ * the origin has).
+ *
+ * Threads: every public function acquires the world's lock, except where none is needed. The caller ensures that a
+ * window is not closed while another thread uses it, and that no rank's operation on it is under way.
  */
 #include <stdlib.h>
 
 #include "base/plural.h"
 #include "rma/inside.h"
 
-/* From now on active messages of the world call rma_arrived, and a rank that leaves or dies rma_gone. */
+/* From now on active messages of the world call rma_arrived, and a rank that leaves or dies rma_gone. One rma per
+ * world: a second would take its messages away. Returns MSG_SUCCESS, MSG_ERR_NO_MEMORY or MSG_ERR_PROCESS. */
 int rma_start(msg_world *w, rma **out)
 {
     rma *r = calloc(1, sizeof *r);
@@ -31,6 +47,7 @@ int rma_start(msg_world *w, rma **out)
     return MSG_SUCCESS;
 }
 
+/* In a child of fork the handler is left as it is, because the world is the parent's. */
 void rma_stop(rma *r)
 {
     if (r == NULL)
@@ -43,7 +60,7 @@ void rma_stop(rma *r)
     free(r);
 }
 
-/* A list is enough: programs have few windows at a time. */
+/* A list is enough: programs have few windows at a time. Lock held, and so is the result valid. */
 rma_window *rma_find_window(rma *r, uint32_t number)
 {
     rma_window *win = r->windows;
@@ -52,6 +69,7 @@ rma_window *rma_find_window(rma *r, uint32_t number)
     return win;
 }
 
+/* The answer may be out of date at once if another thread opens windows. The caller serialises that. */
 int rma_number_is_free(rma *r, uint32_t number)
 {
     if (!msg_enter(r->world))
@@ -61,7 +79,8 @@ int rma_number_is_free(rma *r, uint32_t number)
     return is_free;
 }
 
-/* Both comparisons subtract, because a sum of two numbers from a packet could wrap around. */
+/* Offset and length may come from a packet, and have any value. Both comparisons subtract, because a sum of two such
+ * numbers could wrap around. In a dynamic window the offset is an address of this process. */
 char *rma_memory_at(const rma_window *win, uint64_t offset, uint64_t len)
 {
     if (!win->dynamic)
@@ -91,7 +110,9 @@ static void free_window(rma_window *win)
 }
 
 /* The window is usable by others once their cards are exchanged, and by this rank after rma_window_join. A request that
- * arrives in between is served, because it needs this rank's part only. */
+ * arrives in between is served, because it needs this rank's part only. msg_expose comes first and without the lock,
+ * which it acquires itself. *card and *out are valid on success only. Returns MSG_SUCCESS, MSG_ERR_NO_MEMORY,
+ * MSG_ERR_PROCESS, or MSG_ERR_ARG: the number is in use. */
 int rma_window_open(rma *r, uint32_t number, void *base, size_t len, int dynamic, struct rma_card *card,
                     rma_window **out)
 {
@@ -136,6 +157,8 @@ int rma_window_open(rma *r, uint32_t number, void *base, size_t len, int dynamic
     return MSG_SUCCESS;
 }
 
+/* The cards are copied. They are not trusted further than needed: an origin checks its own arguments by them (origin.c:
+ * check), and each target checks again. */
 int rma_window_join(rma_window *win, const struct rma_card *cards)
 {
     msg_world *w = win->r->world;
@@ -148,6 +171,8 @@ int rma_window_join(rma_window *win, const struct rma_card *cards)
     return MSG_SUCCESS;
 }
 
+/* Loads and stores of this process then compete with the target's own. MPI's rules on conflicting accesses apply
+ * (12.7). */
 void rma_window_map(rma_window *win, int rank, void *memory)
 {
     if (!msg_enter(win->r->world))
@@ -156,7 +181,13 @@ void rma_window_map(rma_window *win, int rank, void *memory)
     msg_unlock(win->r->world);
 }
 
-/* Ops that are still alive belong to their owners, and must not refer to the window any more: they end here. */
+/* Ops that are still alive belong to their owners, and must not refer to the window any more: they end here. The order
+ * matters:
+ *
+ *     1. out of the list         requests of other ranks find no window from here on
+ *     2. ops end                 the channel no longer uses the callers' buffers
+ *     3. msg_hide                RDMA of other ranks fails from here on
+ *     4. the struct is freed */
 void rma_window_close(rma_window *win)
 {
     rma *r = win->r;
@@ -180,7 +211,8 @@ void rma_window_close(rma_window *win)
     free_window(win);
 }
 
-/* Pieces may overlap; an access must lie within one of them. */
+/* Pieces may overlap; an access must lie within one of them. The memory stays the caller's, and must stay valid until
+ * rma_detach (MPI 4.1, 12.2.4). */
 int rma_attach(rma_window *win, void *base, size_t len)
 {
     msg_world *w = win->r->world;
@@ -197,6 +229,7 @@ int rma_attach(rma_window *win, void *base, size_t len)
     return MSG_SUCCESS;
 }
 
+/* Removes the piece attached last of those that begin at base. The memory is not freed. */
 int rma_detach(rma_window *win, const void *base)
 {
     msg_world *w = win->r->world;

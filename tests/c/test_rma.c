@@ -346,6 +346,60 @@ static void case_arguments(msg_world **world, int rank, int n)
     close_scene(w, &s);
 }
 
+/* A channel without room. */
+static int push_nothing(struct msg_peer *peer, struct msg_out *out)
+{
+    (void)peer;
+    (void)out;
+    return 0;
+}
+
+static int stop_waiting(void *context)
+{
+    (void)context;
+    return 1;
+}
+
+static void use_channel(msg_world *w, struct msg_peer *peer, const struct msg_channel *channel)
+{
+    msg_lock(w);
+    peer->channel = channel;
+    msg_unlock(w);
+}
+
+/* Requests that were interrupted before they could be sent have no answer. Nothing waits for it, and the next flush
+ * covers the same operations. */
+static void case_interrupted(msg_world **world, int rank, int n)
+{
+    msg_world *w = *world;
+    struct scene s = open_scene(w, rank, n, 64);
+    if (rank == 0) {
+        struct msg_peer *peer = &w->peers[1];
+        const struct msg_channel *real = peer->channel;
+        struct msg_channel full = *real;
+        int (*check)(void *) = w->interrupt;
+        void *context = w->interrupt_context;
+        int64_t one = 1, now = 0;
+        int target = 1;
+        rma_op *op;
+        full.push = push_nothing;
+        use_channel(w, peer, &full);
+        OK(rma_accumulate(s.win, &one, NULL, 1, 6, 0, 1, 0, &op)); /* waits in the rank's queue */
+        msg_set_interrupt(w, stop_waiting, NULL);
+        GIVES(rma_flush(s.win, 1), MSG_INTERRUPTED);
+        GIVES(rma_complete(s.win, &target, 1), MSG_INTERRUPTED);
+        GIVES(rma_lock(s.win, 1, 1), MSG_INTERRUPTED);
+        msg_set_interrupt(w, check, context);
+        CHECK(s.win->ops == NULL && !rma_is_quiet(s.win, 1));
+        use_channel(w, peer, real);
+        OK(rma_flush(s.win, 1));
+        CHECK(rma_is_quiet(s.win, 1));
+        get_all(w, s.win, &now, 8, 1, 0);
+        CHECK_EQ(now, 1);
+    }
+    close_scene(w, &s);
+}
+
 /* The last rank dies with rank 0's lock. */
 static void case_death(msg_world **world, int rank, int n)
 {
@@ -390,9 +444,9 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         job_main main;
-    } cases[] = {{"data", case_data},       {"updates", case_updates},    {"locks", case_locks},
-                 {"posts", case_posts},     {"counted", case_counted},    {"now", case_now},
-                 {"threads", case_threads}, {"arguments", case_arguments}};
+    } cases[] = {{"data", case_data},       {"updates", case_updates},     {"locks", case_locks},
+                 {"posts", case_posts},     {"counted", case_counted},     {"now", case_now},
+                 {"threads", case_threads}, {"arguments", case_arguments}, {"interrupted", case_interrupted}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (j.n_ranks = 2; j.n_ranks <= 3; j.n_ranks++)
             job_case(&j, cases[i].main, cases[i].name);
