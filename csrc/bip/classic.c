@@ -7,6 +7,12 @@
  *     a code below zero     report_error(): the handler and -1, or a line on stderr and exit(1)
  *
  * One thread calls; there are no locks.
+ *
+ * State: the_job exists from bip_init to bip_end. Before and after, every call but bip_taginit and bip_onerror is a
+ * program error, which `ready` reports.
+ *
+ * Not done: several jobs in one process, and calls of several threads. job.h has both, and this interface has no
+ * argument to name a job.
  */
 #include "bip.h"
 
@@ -15,9 +21,9 @@
 
 #include "bip/launch.h"
 
-#define WORD 4
-#define CONNECT_MS 60000
-#define CLOSE_MS 5000
+#define WORD 4           /* bytes of an int, the unit of all lengths */
+#define CONNECT_MS 60000 /* for connecting all pairs, as BIP_MEET_MS for meeting */
+#define CLOSE_MS 5000    /* for messages that are not acknowledged when the program ends; chosen */
 
 int bip_mynode, bip_numnodes;
 
@@ -60,7 +66,7 @@ static int ready(void)
     return the_job != NULL;
 }
 
-/* Words to bytes. */
+/* Words to bytes. Below zero: reports the error and returns 0, so the caller must test the sign itself. */
 static size_t bytes(int words)
 {
     if (words < 0) {
@@ -70,6 +76,7 @@ static size_t bytes(int words)
     return (size_t)words * WORD;
 }
 
+/* Handler NULL: the first error ends the program again. */
 void bip_onerror(void (*handler)(const char *text))
 {
     the_handler = handler;
@@ -121,6 +128,7 @@ static int open_job(char *error)
     return code;
 }
 
+/* A second bip_init is an error; one after bip_end opens a new job. */
 void bip_init(void)
 {
     static int registered;
@@ -171,17 +179,20 @@ int bip_tisend(int dst, int tag, int *buf, int length)
                                   : (length < 0 ? (int)bytes(length) - 1 : -1);
 }
 
+/* An id below 0 is the result of a send that failed and was reported: nothing to wait for. */
 void bip_swait(int id)
 {
     if (ready() && id >= 0)
         checked(bip_swait_id(the_job, id, -1));
 }
 
+/* 1: complete, 0: not yet, -1: an error that the handler accepted. */
 int bip_stest(int id)
 {
     return ready() && id >= 0 ? checked(bip_stest_id(the_job, id)) : -1;
 }
 
+/* Returns when the buffer may be reused, which for a short message is at once. */
 void bip_tsend(int dst, int tag, int *buf, int length)
 {
     bip_swait(bip_tisend(dst, tag, buf, length));
@@ -210,6 +221,7 @@ int bip_rwaitx(int id, int *node)
     return checked(bip_rwait_id(the_job, id, &len, node, -1)) < 0 ? -1 : words(len);
 }
 
+/* As bip_rwaitx, without the sender's number. */
 int bip_rwait(int id)
 {
     return bip_rwaitx(id, NULL);
@@ -224,11 +236,13 @@ int bip_rtestx(int id, int *node)
     return checked(bip_rtest_id(the_job, id, &len, node)) == 1 ? words(len) : -1;
 }
 
+/* 1: received, and the id ends. 0: not yet, or an error that the handler accepted. */
 int bip_rtest(int id)
 {
     return bip_rtestx(id, NULL) >= 0;
 }
 
+/* An error of bip_tirecv is reported there, and its -1 passes through bip_rwaitx. */
 int bip_trecvx(int tag, int *buf, int maxlength, int *node)
 {
     return bip_rwaitx(bip_tirecv(tag, buf, maxlength), node);
@@ -241,6 +255,7 @@ int bip_trecv(int tag, int *buf, int maxlength)
 
 /* ---------------------------------------------------------------- without a tag */
 
+/* The calls without a tag use tag 0, as if it had been named. Programs that mix both share that tag. */
 void bip_send(int dst, int *buf, int length)
 {
     bip_tsend(dst, 0, buf, length);
@@ -273,7 +288,8 @@ int bip_trecvshort(int tag, int *buf, int maxlength, int *node)
 {
     size_t len = 0;
     int from = 0;
-    if (!ready() || checked(bip_recv_short(the_job, tag, buf, bytes(maxlength), &len, &from)) != 1)
+    size_t most = bytes(maxlength);
+    if (maxlength < 0 || !ready() || checked(bip_recv_short(the_job, tag, buf, most, &len, &from)) != 1)
         return -1;
     if (node)
         *node = from;
@@ -296,16 +312,19 @@ static int *get_message(int tag, int *length, int *node, int timeout_ms)
     return (int *)(uintptr_t)buf;
 }
 
+/* Waits for a message. */
 int *bip_tgetmsg(int tag, int *length, int *node)
 {
     return get_message(tag, length, node, -1);
 }
 
+/* Polls once. */
 int *bip_tgetmsgnb(int tag, int *length, int *node)
 {
     return get_message(tag, length, node, 0);
 }
 
+/* Frees the place of the message that bip_tgetmsg returned, and so a credit of its sender. */
 void bip_tfreemsg(int tag)
 {
     if (ready())

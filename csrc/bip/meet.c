@@ -10,6 +10,15 @@
  *
  * Nonces have 16 bytes, proofs 32, numbers 4, little-endian. The labels are "viakit meeting rank" and "viakit meeting
  * point", without a zero. The rest is the same as over fd:N (exchange.c).
+ *
+ * Neither side uses a field of the other before it has verified the proof, except `magic` and the rank's own numbers.
+ * The proof covers both nonces, so a recorded conversation cannot be repeated.
+ *
+ * Not protected here: the bytes after the proofs. Over TCP the blobs of the exchange have tags of their own
+ * (exchange.c); a Unix socket leaves no host.
+ *
+ * Only for programs of classic.c, in the thread that calls bip_init. Blocks until the deadline at most, except in the
+ * resolver.
  */
 #include "bip/meet.h"
 
@@ -33,6 +42,7 @@
 
 static const char rank_label[] = "viakit meeting rank", point_label[] = "viakit meeting point";
 
+/* The three messages, in the order of the picture. */
 struct challenge {
     char magic[4];
     uint8_t nonce[16];

@@ -8,6 +8,15 @@
  *
  * Ranks of one host connect on a link of that host (shm, under the job's name), ranks of different hosts on the network
  * device. csrc/peers connects them. Its receive slots are BIP's queue for short messages (section 3).
+ *
+ * Invariant: a job begins with zeros, and every pointer in it is NULL or owned. So bip_close works after any failure of
+ * bip_open and bip_connect. After an error the text is in job->error, or in the caller's `error` if there is no job.
+ *
+ * Cards: the caller exchanges them, by the launcher's meeting point (bip_launch_exchange) or the message engine's
+ * exchange.
+ *
+ * One thread at a time uses a job. bip_open may block on the file system, bip_connect and bip_close until their
+ * deadlines.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -20,17 +29,17 @@
 
 #define CARD_MAGIC 0x42495031u /* "BIP1", which also detects a different byte order */
 #define SMALL_LEAST 252        /* guaranteed by BIPSMALLSIZE */
-#define SMALL_MOST 65536
-#define DEFAULT_SLOTS 32
-#define SLOTS_MOST 1000
+#define SMALL_MOST 65536       /* as bip_table_read accepts from a calibration */
+#define DEFAULT_SLOTS 32       /* a chosen value, as that of the policy `bip` (msg/policy.c: credits) */
+#define SLOTS_MOST 1000        /* with RESERVED and BEATS they fit a VI's 1024 descriptors (MaxDescriptorsPerQueue) */
 
 /* A card: the data that a rank sends to all others, within BIP_CARD_LEN bytes. [0] local, [1] network. len 0: no
  * such NIC. */
 typedef struct {
-    uint32_t magic, n_slots;
-    uint64_t host;
-    uint32_t room[2];
-    uint8_t len[2], address[2][8];
+    uint32_t magic, n_slots;                            /* n_slots: places of this rank's queue for each other rank */
+    uint64_t host;                                      /* hash of the host's text; equal on one host */
+    uint32_t room[2];                                   /* bytes of a place, its head included */
+    uint8_t len[2], address[2][VIAKIT_NIC_ADDRESS_LEN]; /* of the NICs */
 } bip_card_of;
 
 _Static_assert(sizeof(bip_card_of) <= BIP_CARD_LEN, "a card has to fit");
@@ -216,11 +225,13 @@ int bip_open(const bip_options *options, bip_job **job_out, char *error)
     return 0;
 }
 
+/* Only the local link maps memory of other processes. */
 uint64_t bip_bytes_to_map(const bip_job *job)
 {
     return job->net.ports[0] ? job->net.ports[0]->info.bytes_to_map : 0;
 }
 
+/* The rest of the card is zero, for a later version. Valid after bip_open. */
 void bip_card(const bip_job *job, uint8_t card[BIP_CARD_LEN])
 {
     bip_card_of own = {.magic = CARD_MAGIC, .n_slots = job->options.n_slots, .host = job->host};
@@ -249,7 +260,8 @@ static int meet(bip_job *job, const bip_card_of *cards)
         int k = cards[i].host != cards[me].host;
         struct peers_port *port = job->net.ports[k];
         peer->rank = i;
-        if (cards[i].magic != CARD_MAGIC || cards[i].len[k] > sizeof cards[i].address[k])
+        if (cards[i].magic != CARD_MAGIC || cards[i].len[k] > sizeof cards[i].address[k] || cards[i].n_slots == 0 ||
+            cards[i].n_slots > SLOTS_MOST)
             return bip_fail(job, BIP_ERR_ARGUMENT,
                             "the card of rank %d is none, or is of another version or kind of machine", i);
         if (i == me)
@@ -283,6 +295,7 @@ static int meet(bip_job *job, const bip_card_of *cards)
     return code;
 }
 
+/* See job.h. For a thread beside one that waits in the launcher. */
 void bip_attend(bip_job *job)
 {
     peers_attend(&job->net);
@@ -328,6 +341,8 @@ int bip_connect(bip_job *job, const uint8_t *raw, int timeout_ms)
 
 /* ---------------------------------------------------------------- registered buffers */
 
+/* Through the cache, so a buffer that is sent again is found registered. The limit of REGIONS is strict: NULL then
+ * means that as many are in use, and the caller tries again when one has ended. */
 struct peers_region *bip_region_get(bip_peer *peer, const void *buf, size_t len)
 {
     VIP_RETURN code;
@@ -337,6 +352,7 @@ struct peers_region *bip_region_get(bip_peer *peer, const void *buf, size_t len)
     return region;
 }
 
+/* The result is opaque to a layer. It keeps the buffer's registration in the cache until bip_release. */
 void *bip_reserve(bip_job *job, int rank, const void *buf, size_t len)
 {
     bip_peer *peer = rank >= 0 && rank < job->options.n_ranks ? &job->peers[rank] : NULL;

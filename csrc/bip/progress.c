@@ -39,13 +39,14 @@
 #include "base/words.h"
 #include "bip/internal.h"
 
-#define BUDGET 64                /* completions in one poll of a NIC */
-#define YIELD_AFTER (20 * VK_US) /* without an event; some 256 polls */
-#define BEAT_EVERY_NS (20 * VK_MS)
+#define BUDGET 64                   /* completions in one poll of a NIC, so that sends proceed under a flood */
+#define YIELD_AFTER (20 * VK_US)    /* without an event; some 256 polls */
+#define BEAT_EVERY_NS (20 * VK_MS)  /* within this time a loss is detected, if the peer is in a call */
 #define CHECK_EVERY_NS (20 * VK_MS) /* for the interrupt */
 
 /* ---------------------------------------------------------------- errors */
 
+/* The first function that detects an error writes its text; its callers return the code. */
 int bip_fail(bip_job *job, int code, const char *format, ...)
 {
     va_list arguments;
@@ -204,7 +205,8 @@ int bip_control(bip_peer *peer, int kind, int tag)
 
 /* ---------------------------------------------------------------- receives */
 
-/* Posts a slot of the queue again. Not for a lost peer, whose VI takes no descriptors. */
+/* Posts a slot of the queue again. Not for a lost peer, whose VI takes no descriptors. A failure is only recorded as a
+ * text: the connection is breaking then, and its failed descriptors report it. */
 static void post_recv(bip_peer *peer, struct peers_slot *slot)
 {
     VIP_RETURN code = peer->lost ? VIP_SUCCESS : peers_post_recv(&peer->pair, slot);
@@ -363,7 +365,8 @@ static void receive(VIP_VI_HANDLE vi)
 
 /* ---------------------------------------------------------------- progress */
 
-/* Reaps, and removes peers without outstanding sends from the list (the last entry fills the gap). */
+/* Reaps, and removes peers without outstanding sends from the list (the last entry fills the gap). Returns by how many
+ * outstanding sends have decreased, as a count of events. */
 static int settle(bip_job *job)
 {
     int n = 0;
@@ -463,11 +466,13 @@ static void sleep_for(bip_job *job, int ms)
     bip_woken(job, bip_sleep_unlocked(job, (uint64_t)ms));
 }
 
+/* Then a caller must not sleep for long: only polling finds the completion of a send. */
 int bip_unsettled(const bip_job *job)
 {
     return job->net.n_unsettled != 0;
 }
 
+/* Reads nothing of the job but its NICs, hence beside other threads (peers.h: peers_sleep). */
 void *bip_sleep_unlocked(bip_job *job, uint64_t ms)
 {
     return peers_sleep(&job->net, ms);
@@ -500,6 +505,8 @@ void bip_wait_begin(const bip_job *job, bip_wait *wait, int timeout_ms)
                        .free_polls = o->one_core ? 0 : 31};
 }
 
+/* One poll, and then whatever the time waited calls for. 19 ms of sleep, so that with the poll the interrupt is checked
+ * about every 20 ms (job.h). */
 int bip_wait_step(bip_job *job, bip_wait *wait)
 {
     switch (vk_wait_next(wait, bip_progress(job))) {

@@ -17,6 +17,15 @@
  *
  * If a rank dies, its messages that have arrived can still be received. A REQUEST of that rank can no longer be
  * granted.
+ *
+ * A posted receive can be cancelled until it has matched. From WANTS_GO on, its buffer is promised to the peer, so only
+ * the data or the loss of the peer ends it.
+ *
+ * Records of tags and receives are never returned to the system before the job closes. Both lists of free records grow
+ * to the peak of what was in use.
+ *
+ * One thread at a time uses a job. Functions that can end a receive may call the layer (bip_recv_end), which may post
+ * the next one at once.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -70,6 +79,7 @@ static void drop_tag(bip_job *job, bip_tag *t)
     job->free_tags = t;
 }
 
+/* The VIs are closed, so no slot is written any more. Receives that are outstanding end without a report. */
 void bip_tags_fini(bip_job *job)
 {
     /* One more round than there are buckets, for the free records. */
@@ -166,7 +176,8 @@ static void take_short(bip_job *job, bip_tag *t, bip_arrival *a, void *buf)
     release(t, a);
 }
 
-/* Replies to a REQUEST with a code instead of a GO. Without a buffer, bip_progress sends it later. */
+/* Replies to a REQUEST with a code instead of a GO, which ends the send at the peer. Without a buffer, bip_progress
+ * sends it later; `requesting` stays set until then. */
 static void refuse(bip_peer *peer, int code)
 {
     if (peer->lost)
@@ -389,6 +400,7 @@ int bip_irecv_bytes(bip_job *job, int tag, void *buf, size_t max_len)
     return begin(job, tag, buf, max_len, false, 0);
 }
 
+/* For a layer: the id serves bip_rcancel_id only, and ends with the callback. */
 int bip_irecv_noted(bip_job *job, int tag, void *buf, size_t max_len, uint64_t cookie)
 {
     return begin(job, tag, buf, max_len, true, cookie);
@@ -428,6 +440,8 @@ int bip_receive_error(bip_job *job)
     return 0;
 }
 
+/* Waits for the end of the receive. TIMEOUT and INTERRUPTED leave it posted. Any other error means that nothing can
+ * arrive any more, and withdraws it. */
 int bip_rwait_id(bip_job *job, int id, size_t *len, int *node, int timeout_ms)
 {
     bip_wait wait;
@@ -527,6 +541,8 @@ int bip_getmsg(bip_job *job, int tag, const void **buf, size_t *len, int *node, 
     return 1;
 }
 
+/* The slot is posted again, and the sender's credit is owed, only now: until then the program reads the data in
+ * place. */
 int bip_freemsg(bip_job *job, int tag)
 {
     bip_tag *t = find_tag(job, tag);

@@ -140,6 +140,8 @@ void bip_send_go(bip_peer *peer, const bip_go *go)
     move(job);
 }
 
+/* Called from every bip_progress while a send is outstanding. REQUESTED waits for the peer, so there is nothing to
+ * do. */
 void bip_send_step(bip_job *job)
 {
     if (job->send.state == SEND_QUEUED)
@@ -204,6 +206,7 @@ static int begin(bip_job *job, int dst, int tag, const void *buf, size_t len, bo
     return id;
 }
 
+/* One poll if the message found no credit, so that programs which only send make progress, too. */
 int bip_isend_bytes(bip_job *job, int dst, int tag, const void *buf, size_t len)
 {
     int id = begin(job, dst, tag, buf, len, false, 0);
@@ -215,6 +218,7 @@ int bip_isend_bytes(bip_job *job, int dst, int tag, const void *buf, size_t len)
     return id;
 }
 
+/* The layer's callback reports the end, possibly before this returns. The id is of no use to a layer. */
 int bip_isend_noted(bip_job *job, int dst, int tag, const void *buf, size_t len, uint64_t cookie)
 {
     return begin(job, dst, tag, buf, len, true, cookie);

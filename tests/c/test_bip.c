@@ -215,6 +215,15 @@ static void run_rank(int rank, int fd)
     bip_card(job, card);
     if (bip_launch_exchange(&launch, card, sizeof card, cards, BIP_MEET_MS, error) != 0)
         FAIL("exchange: %s", error);
+    /* A card with a queue of no places, or of more than a VI has, is refused, and changes nothing. Byte 4: n_slots. */
+    for (uint32_t wrong = 0; wrong <= 1001; wrong += 1001) {
+        uint8_t *of_last = cards + (size_t)(c->n_ranks - 1) * BIP_CARD_LEN + 4;
+        uint32_t right;
+        memcpy(&right, of_last, sizeof right);
+        memcpy(of_last, &wrong, sizeof wrong);
+        CHECK_EQ(bip_connect(job, cards, WAIT_MS), BIP_ERR_ARGUMENT);
+        memcpy(of_last, &right, sizeof right);
+    }
     OK(bip_connect(job, cards, WAIT_MS));
     c->main(rank, c->n_ranks);
     OK(bip_close(job, WAIT_MS));
