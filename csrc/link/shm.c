@@ -1,6 +1,7 @@
 /*
- * The data path of the shm link: rings and doorbells. shm.h has the memory layout, shm_memory.c maps that memory and
- * copies directly, shm_control.c connects the NICs. The NIC's owner calls all functions of this file.
+ * The data path of the shm link: rings and doorbells. shm.h has the memory layout, shm_memory.c maps that memory,
+ * shm_copy.c copies directly, shm_control.c and shm_greeting.c connect the NICs. The NIC's owner calls all functions
+ * of this file.
  *
  * A message takes one of three ways, from cheap to expensive. via/data/tx.c chooses by the message's length and place:
  *

@@ -83,7 +83,7 @@ struct shm_arena {
 };
 
 /* An entry of the region table, laid out as in via/mem.h, which checks that. The owner writes all of it, `handle` last
- * (release). Peers change only `users`, to announce that they are copying (hold_region in shm_memory.c). */
+ * (release). Peers change only `users`, to announce that they are copying (hold_region in shm_copy.c). */
 struct shm_region {
     uint64_t address, len;
     uint32_t handle, ptag, rights, users;
@@ -136,7 +136,7 @@ struct link {
     int delayed_fd; /* timer for delayed greetings (shm_control.c); -1 until one is delayed */
     long delay_ns;  /* its next duration, ns */
     int no_map, no_cma, cma_seen;
-    char *stage;                 /* for copies in two steps (shm_memory.c); NULL until the first one */
+    char *stage;                 /* for copies in two steps (shm_copy.c); NULL until the first one */
     struct shm_station *station; /* this NIC's segment. Peers might write it, so the bounds below are private copies */
     uint64_t arena_offset, arena_len, arena_address;
     uint64_t arena_open; /* accessible bytes of the arena, from its beginning */
@@ -155,8 +155,8 @@ struct link {
 /* ---- shm_control.c: connecting and disconnecting */
 /* Claims a port at the station of that name, and listens. Returns 0 or -errno, explained. */
 int shm_listen(struct link *link, const char *name);
-/* Connects to the NIC of that port. Frames can be sent to *peer at once. Returns 0; -EHOSTUNREACH: this user has no such
- * NIC; -EAGAIN: its queue of callers is full. */
+/* Connects to the NIC of that port. Frames can be sent to *peer at once. Returns 0; -EHOSTUNREACH: this user has no
+ * such NIC; -EAGAIN: its queue of callers is full. */
 int shm_call(struct link *link, uint16_t port, struct link_peer **peer);
 /* Link operation: callers, greetings, and ends of peers. */
 void shm_control(struct link *link);
@@ -174,6 +174,31 @@ void shm_release_peer(struct link_peer *peer);
 void shm_drop_arriving(struct link *link);
 void shm_hang_up(struct link *link, int socket); /* closes the socket; no effect if it is -1 */
 
+/* ---- shm_greeting.c */
+/* HELLO and WELCOME differ only in their descriptors. SEQPACKET keeps them whole. All fields are the sender's
+ * statement, to be checked before use. */
+struct shm_greeting {
+    uint64_t magic;
+    uint32_t port;
+    uint32_t version;
+    uint64_t probe_address; /* address of a word that holds SHM_MAGIC in the sender's own memory */
+    struct shm_arena arena; /* not in the segment, where another peer could change it before this one reads it */
+};
+
+/* Sends this NIC's greeting with 2 or 3 descriptors, which stay the caller's. Returns 0 or -errno; -ETOOMANYREFS: too
+ * many descriptors are under way, try again later. */
+int shm_send_greeting(struct link_peer *peer, const int *fds, int n_fds);
+/* Reads a greeting with `want` descriptors, which are the caller's then. Returns 1, or 0 if none has arrived, -1 if
+ * the peer hung up or sent a malformed one, -ENOMEM if the sender could not map this NIC's memory. */
+int shm_read_greeting(int socket, struct shm_greeting *g, int *fds, int want);
+/* Replies to a HELLO whose memory could not be mapped here. */
+void shm_refuse_no_memory(struct link_peer *peer);
+/* Returns whether the descriptor is an eventfd in non-blocking mode. */
+int shm_is_doorbell(int fd);
+/* Tests whether the memory of the peer's process can be read and written, sets pid and can_write, and reports it to the
+ * peer. `address` is the probe_address of its greeting. */
+void shm_probe_cma(struct link_peer *peer, uint64_t address);
+
 /* ---- shm_memory.c */
 /* Makes this NIC's segment, as large as the address space permits. Returns 0 or -errno. */
 int shm_make_segment(struct link *link);
@@ -185,10 +210,15 @@ int shm_map_rings(struct link_peer *peer, int fd);
 /* Makes the rings of a new pair, sealed, and maps them. Returns their descriptor, for HELLO, or -errno. */
 int shm_make_rings(struct link_peer *peer);
 void shm_unmap(struct link_peer *peer);
+/* Makes the first `until` bytes of an arena of len bytes accessible in this process. *open is the accessible length so
+ * far, and is updated. Returns 0 or -errno. */
+int shm_open_arena(void *arena, uint64_t len, uint64_t until, uint64_t *open);
 /* link operations */
 int shm_alloc(struct link *link, size_t len, void **address);
 int shm_free(struct link *link, void *address);
 void *shm_region_table(struct link *link, size_t len);
+
+/* ---- shm_copy.c: link operations */
 int shm_reach(struct link *link, struct link_peer *peer, const void *address, size_t len);
 int shm_fetch(struct link *link, struct link_peer *peer, uint64_t address, const struct iovec *to, int n_to,
               size_t len);

@@ -22,7 +22,14 @@
  *                   |--hang-up, malformed--> freed: no VI has a pointer to it       the struct is kept
  *
  * All contents of a greeting are checked before use: magic and version, number of descriptors, that memory is sealed
- * and of the right size, that a doorbell is an eventfd which never blocks its caller.
+ * and of the right size, that a doorbell is an eventfd which never blocks its caller (shm_greeting.c, shm_memory.c).
+ *
+ * Invariant: a peer's struct is in one list: arriving, peers or departed. Only `peers` are polled and found by route().
+ * Two NICs that call each other at the same moment have two connections, and both stay until one side ends.
+ *
+ * The NIC's owner calls all functions, and none blocks: sockets are non-blocking, and a Unix socket connects at once or
+ * not at all. An event of epoll may name a peer that an earlier event of the same batch has dropped. Such a struct is
+ * departed and not freed, so the event has no effect.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -44,26 +51,10 @@
 #include "link/shm.h"
 #include "link/station.h"
 
-/* HELLO and WELCOME differ only in their descriptors. SEQPACKET keeps them whole. */
-struct greeting {
-    uint64_t magic;
-    uint32_t port;
-    uint32_t version;
-    uint64_t probe_address; /* address of a word that holds SHM_MAGIC in the sender's own memory */
-    struct shm_arena arena; /* not in the segment, where another peer could change it before this one reads it */
-};
+#define MAX_ARRIVING 128          /* callers without a HELLO or a WELCOME so far: each occupies a descriptor */
+#define GREET_AGAIN_NS 1000000    /* ns; the delay doubles after each failure */
+#define GREET_LONGEST_NS 64000000 /* ns */
 
-/* Replaces a greeting, without descriptors: the memory of the caller's greeting could not be mapped. */
-#define NO_MEMORY_MAGIC 0x56696153686d6e72ull
-
-#define MAX_ARRIVING 128       /* callers without a HELLO or a WELCOME so far: each occupies a descriptor */
-#define GREET_AGAIN_NS 1000000 /* ns; the delay doubles after each failure */
-#define GREET_LONGEST_NS 64000000
-
-/* A word whose address is sent to every peer. A peer that reads SHM_MAGIC there with process_vm_readv has permission
- * to read this process, and has identified the right one: process ids are reused, and mean nothing in another
- * namespace. */
-static uint64_t probe_word = SHM_MAGIC;
 /* The target of a dead peer's rx_next. */
 static const uint64_t nothing;
 
@@ -156,99 +147,7 @@ int shm_listen(struct link *link, const char *name)
     return error;
 }
 
-/* ---------------------------------------------------------------- greetings */
-
-/* Returns 0 or -errno. A greeting is shorter than any socket buffer and the first in its socket, so it is sent at once
- * or not at all. MSG_NOSIGNAL: for a peer that died meanwhile the call returns an error, without a SIGPIPE. */
-static int send_greeting(struct link_peer *peer, const int *fds, int n_fds)
-{
-    const struct link *link = peer->link;
-    struct greeting g = {.magic = SHM_MAGIC,
-                         .port = link->port,
-                         .version = WIRE_VERSION,
-                         .probe_address = (uint64_t)(uintptr_t)&probe_word,
-                         .arena = {link->arena_offset, link->arena_len, link->arena_address}};
-    struct iovec iov = {&g, sizeof g};
-    union {
-        char bytes[CMSG_SPACE(3 * sizeof(int))];
-        struct cmsghdr align;
-    } control = {{0}};
-    struct msghdr m = {.msg_iov = &iov,
-                       .msg_iovlen = 1,
-                       .msg_control = control.bytes,
-                       .msg_controllen = CMSG_SPACE((size_t)n_fds * sizeof(int))};
-    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-    c->cmsg_level = SOL_SOCKET;
-    c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN((size_t)n_fds * sizeof(int));
-    memcpy(CMSG_DATA(c), fds, (size_t)n_fds * sizeof(int));
-    return vk_sendmsg(peer->socket, &m, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof g ? 0 : -errno;
-}
-
-/* Returns 1 for a greeting with its descriptors, 0 if none has arrived, -1 if the peer hung up or sent a malformed one,
- * -ENOMEM if the sender could not map this NIC's memory. Descriptors of a bad greeting are closed, because this process
- * owns them as soon as recvmsg has returned. */
-static int read_greeting(int socket, struct greeting *g, int *fds, int want)
-{
-    struct iovec iov = {g, sizeof *g};
-    union {
-        char bytes[CMSG_SPACE(3 * sizeof(int))];
-        struct cmsghdr align;
-    } control;
-    struct msghdr m = {
-        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = CMSG_LEN(3 * sizeof(int))};
-    ssize_t got = vk_recvmsg(socket, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    if (got < 0 && (errno == EAGAIN || errno == EINTR))
-        return 0;
-    if (got < 0)
-        return -1;
-    int n = 0;
-    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-    if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS) {
-        n = (int)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
-        memcpy(fds, CMSG_DATA(c), (size_t)n * sizeof(int));
-    }
-    if (got == (ssize_t)sizeof *g && !(m.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) && g->magic == SHM_MAGIC &&
-        g->version == WIRE_VERSION && n == want)
-        return 1;
-    for (int i = 0; i < n; i++)
-        close(fds[i]);
-    return got == (ssize_t)sizeof *g && g->magic == NO_MEMORY_MAGIC && n == 0 ? -ENOMEM : -1;
-}
-
-/* Ringing must not block: the peer's doorbell has to be an eventfd in non-blocking mode. */
-static int is_doorbell(int fd)
-{
-    char path[32], what[32];
-    int flags = fcntl(fd, F_GETFL);
-    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    ssize_t n = readlink(path, what, sizeof what);
-    static const char eventfd_name[] = "anon_inode:[eventfd]";
-    return flags >= 0 && (flags & O_NONBLOCK) &&
-           (n < 0 /* no /proc here */ ||
-            (n == sizeof eventfd_name - 1 && memcmp(what, eventfd_name, sizeof eventfd_name - 1) == 0));
-}
-
-/* Tests the permission for process_vm_readv and reports it to the peer. Writing needs the same permission: ptrace's,
- * which requires the same user, and under Yama the permission that shm_open_link gives. Sending by reference depends on
- * the *receiver's* permission, so that is reported through the ring.
- *
- *    can_write        this process may copy to and from the peer (kept here)
- *    rx->can_fetch    the same, for the peer: it may send references into its memory */
-static void probe_cma(struct link_peer *peer, uint64_t address)
-{
-    struct ucred who;
-    socklen_t len = sizeof who;
-    uint64_t seen = 0;
-    struct iovec local = {&seen, sizeof seen}, remote = {(void *)(uintptr_t)address, sizeof seen};
-    if (getsockopt(peer->socket, SOL_SOCKET, SO_PEERCRED, &who, &len) != 0 || peer->link->no_cma)
-        return;
-    peer->pid = who.pid;
-    peer->can_write =
-        peer->pid && process_vm_readv(peer->pid, &local, 1, &remote, 1, 0) == (ssize_t)sizeof seen && seen == SHM_MAGIC;
-    vk_store_release(&peer->rx->can_fetch, (uint32_t)peer->can_write);
-    peer->link->cma_seen = peer->can_write;
-}
+/* ---------------------------------------------------------------- users and peers */
 
 /* Only processes of this user get access to this NIC's memory. Counts refused processes. */
 static enum vk_user check_user(struct link *link, int socket)
@@ -329,7 +228,7 @@ static int greet(struct link_peer *peer)
     struct link *link = peer->link;
     int fds[3] = {peer->rings_fd, link->event_fd, link->segment_fd};
     /* HELLO has the rings in front; WELCOME does not, because HELLO brought them. */
-    int error = peer->caller ? send_greeting(peer, fds, 3) : send_greeting(peer, fds + 1, 2);
+    int error = peer->caller ? shm_send_greeting(peer, fds, 3) : shm_send_greeting(peer, fds + 1, 2);
     if (error == -ETOOMANYREFS)
         return wake_later(link);
     if (error)
@@ -392,7 +291,7 @@ int shm_call(struct link *link, uint16_t port, struct link_peer **out)
 /* Receives WELCOME, if it has arrived. */
 void shm_receive_greeting(struct link_peer *peer)
 {
-    struct greeting g;
+    struct shm_greeting g;
     int fds[3];
     if (peer->greeted) { /* no further data is due: unread bytes would wake this process again and again */
         char more;
@@ -400,18 +299,18 @@ void shm_receive_greeting(struct link_peer *peer)
             shm_drop_peer(peer);
         return;
     }
-    int got = read_greeting(peer->socket, &g, fds, 2);
+    int got = shm_read_greeting(peer->socket, &g, fds, 2);
     if (got == 1) {
         peer->event_fd = vk_file_own(fds[0]);
         int error = shm_map_station(peer, fds[1], &g.arena);
         if (error == -ENOMEM)
             link_report_no_address_space(peer->link->client, peer->port);
-        if (error || !is_doorbell(peer->event_fd)) {
+        if (error || !shm_is_doorbell(peer->event_fd)) {
             shm_drop_peer(peer);
             return;
         }
         peer->greeted = 1;
-        probe_cma(peer, g.probe_address);
+        shm_probe_cma(peer, g.probe_address);
         shm_doorbell(peer); /* for frames that were sent before the doorbell was there */
     } else if (got < 0) {
         if (got == -ENOMEM)
@@ -439,21 +338,12 @@ static void answer_call(struct link *link, int s)
     link->n_arriving++;
 }
 
-/* Notifies the caller that it need not call again. This is the first message that it receives after its HELLO. The
- * failure is not recorded here, because the port is unverified. If this NIC calls it, the reply will show the
- * failure. */
-static void refuse_no_memory(struct link_peer *peer)
-{
-    struct greeting g = {.magic = NO_MEMORY_MAGIC, .port = peer->link->port, .version = WIRE_VERSION};
-    (void)!vk_send(peer->socket, &g, sizeof g, MSG_NOSIGNAL | MSG_DONTWAIT);
-}
-
-/* Receives HELLO and maps the memory that comes with it. Returns the same as read_greeting(). */
+/* Receives HELLO and maps the memory that comes with it. Returns the same as shm_read_greeting(). */
 static int receive_hello(struct link_peer *peer)
 {
-    struct greeting g;
+    struct shm_greeting g;
     int fds[3];
-    int got = read_greeting(peer->socket, &g, fds, 3);
+    int got = shm_read_greeting(peer->socket, &g, fds, 3);
     if (got != 1)
         return got;
     peer->port = (uint16_t)g.port;
@@ -462,8 +352,8 @@ static int receive_hello(struct link_peer *peer)
     int rings = shm_map_rings(peer, fds[0]),
         station = shm_map_station(peer, fds[2], &g.arena); /* both close their descriptors in any case */
     if (rings == -ENOMEM || station == -ENOMEM)
-        refuse_no_memory(peer);
-    return rings || station || !is_doorbell(peer->event_fd) ? -1 : 1;
+        shm_refuse_no_memory(peer);
+    return rings || station || !shm_is_doorbell(peer->event_fd) ? -1 : 1;
 }
 
 /* Handles HELLO of an arriving peer, or its end. Returns 0 if the peer stays among the arriving, because HELLO has not
@@ -486,7 +376,7 @@ static int welcome(struct link *link, struct link_peer *peer)
         return got;
     }
     peer->greeted = 1;
-    probe_cma(peer, peer->probe_address);
+    shm_probe_cma(peer, peer->probe_address);
     insert(link, peer);
     return 1;
 }
@@ -516,6 +406,7 @@ static void greet_delayed(struct link *link)
     }
 }
 
+/* For a NIC that closes. No VI has a pointer to these, so the structs are freed. */
 void shm_drop_arriving(struct link *link)
 {
     while (link->arriving) {

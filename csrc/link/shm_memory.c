@@ -1,10 +1,20 @@
 /*
- * The memory of the shm link: a NIC's own segment with its arena, the segments and rings that it shares with peers, and
- * the direct copies between the memory of two processes. shm.h has the layout, shm_control.c passes the descriptors.
- * The NIC's owner calls all functions of this file.
+ * The memory of the shm link: a NIC's own segment with its arena, and the segments and rings that it shares with peers.
+ * shm.h has the layout, shm_control.c passes the descriptors, shm_copy.c copies between the memory of two processes.
+ * The NIC's owner calls all functions of this file. None waits for a peer.
+ *
+ *    segment, here and in each peer    | header, table: accessible | arena: accessible | reserved, PROT_NONE ... |
+ *                                                                  0          arena_open                 arena_len
+ *    allocations, sorted by offset     | a | gap | b |       gap       |           first fit, whole pages
+ *
+ * Invariant: arena_open is a multiple of OPEN_STEP or arena_len, never decreases, and no allocation ends behind it.
+ * Each process has its own arena_open for one arena: the pages are shared, the protection of a mapping is not.
  *
  * Everything that came from a peer is checked before it is used. A file is sealed and of the right size. An arena lies
- * within its segment. An address lies within the arena, or the peer's table grants it.
+ * within its segment.
+ *
+ * A memfd's pages are zero when they are first touched, and belong to the segment until a hole is punched. They count
+ * as shared memory of the process that touched them (cgroup's memory limit).
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -14,11 +24,8 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
-#include "base/clock.h"
-#include "base/copy.h"
 #include "base/files.h"
 #include "base/membarrier.h"
 #include "base/sealed.h"
@@ -29,11 +36,10 @@
 #else
 #define ARENA_BYTES (32ull << 30) /* address space, not memory: pages exist once touched */
 #endif
-#define LEAST_ARENA (16ull << 20)
-#define SHARE_OF_SPACE 64 /* an arena occupies at most 1/64 of the address space that a limit leaves */
-/* The unit of the arena, and of the holes that give_back() punches. */
-#define PAGE 4096ull
-#define OPEN_STEP (2ull << 20) /* the arena is made accessible in pieces of this size, so that few calls do it */
+#define LEAST_ARENA (16ull << 20) /* room for the buffers of a small job; with less the NIC does not open */
+#define SHARE_OF_SPACE 64         /* an arena occupies at most 1/64 of the address space that a limit leaves */
+#define PAGE 4096ull              /* the unit of the arena, and of the holes that give_back() punches */
+#define OPEN_STEP (2ull << 20)    /* the arena is made accessible in pieces of this size, so that few calls do it */
 
 /* The arena is address space, allocated in pages, first fit. Programs allocate a few large buffers, so a list suffices.
  * It is sorted by offset, and its gaps are free. */
@@ -45,11 +51,11 @@ struct shm_allocation {
 /* ---------------------------------------------------------------- segments and rings */
 
 /* Makes the arena at `arena`, len bytes long, accessible up to `until`. *open is the accessible length so far, and is
- * updated. Returns 0 or -errno.
+ * updated. Returns 0 or -errno: mprotect() needs memory for page tables and for one more mapping (vm.max_map_count).
  *
  * The system's page may be larger than PAGE, so that the arena begins in the middle of one. The header's part of that
  * page is accessible anyway. */
-static int open_arena(void *arena, uint64_t len, uint64_t until, uint64_t *open)
+int shm_open_arena(void *arena, uint64_t len, uint64_t until, uint64_t *open)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = ((uintptr_t)arena + *open) & ~(page - 1);
     uint64_t to = (until + OPEN_STEP - 1) & ~(OPEN_STEP - 1);
@@ -62,7 +68,7 @@ static int open_arena(void *arena, uint64_t len, uint64_t until, uint64_t *open)
 }
 
 /* Maps a segment whose first `before` bytes are accessible and the rest not yet. Returns MAP_FAILED with errno on
- * failure. */
+ * failure. MAP_NORESERVE: 32 GiB must not count as committed memory. MADV_DONTDUMP: a core file would contain them. */
 static void *map_segment(int fd, size_t len, size_t before)
 {
     void *p = mmap(NULL, len, PROT_NONE, MAP_SHARED | MAP_NORESERVE, fd, 0);
@@ -93,7 +99,8 @@ static uint64_t address_space_free(void)
     return 0;
 }
 
-/* Returns the address space that this process may still allocate; UINT64_MAX if it suffices. */
+/* Returns the address space that this process may still allocate; UINT64_MAX if it suffices. RLIMIT_AS counts reserved
+ * addresses, PROT_NONE included, so an arena of full length would use up any limit. */
 static uint64_t address_space_left(void)
 {
     struct rlimit limit;
@@ -151,8 +158,8 @@ static int map_failed(int error)
     return error == ENOMEM ? -ENOMEM : -1;
 }
 
-/* Maps the peer's segment, with the arena that its greeting reports, and closes the descriptor. Returns 0, or the result
- * of map_failed(). */
+/* Maps the peer's segment, with the arena that its greeting reports, and closes the descriptor. Returns 0, or the
+ * result of map_failed(). */
 int shm_map_station(struct link_peer *peer, int fd, const struct shm_arena *arena)
 {
     struct stat st;
@@ -206,7 +213,8 @@ int shm_map_rings(struct link_peer *peer, int fd)
     return 0;
 }
 
-/* Makes, seals and maps the rings of a new pair. Returns the descriptor for HELLO. */
+/* Makes, seals and maps the rings of a new pair. Returns the descriptor for HELLO, or -errno. shm_map_rings() closes
+ * the copy that it gets, as it does with a peer's descriptor. */
 int shm_make_rings(struct link_peer *peer)
 {
     /* F_SEAL_SEAL: no process can add a seal later, either. */
@@ -224,6 +232,7 @@ int shm_make_rings(struct link_peer *peer)
     return fd;
 }
 
+/* Also for a peer of which nothing, or only the rings, is mapped yet. */
 void shm_unmap(struct link_peer *peer)
 {
     if (peer->rings)
@@ -234,6 +243,7 @@ void shm_unmap(struct link_peer *peer)
     peer->station = NULL;
 }
 
+/* Peers keep their mappings, and the pages with them, until they drop this NIC. */
 void shm_free_segment(struct link *link)
 {
     while (link->allocations) {
@@ -245,292 +255,6 @@ void shm_free_segment(struct link *link)
         munmap(link->station, link->segment_len);
     free(link->stage);
     vk_file_close(link->segment_fd);
-}
-
-/* ---------------------------------------------------------------- direct copies */
-
-/* Returns the local address of the peer's [address, address+len), or NULL if the range is not in its arena. For an
- * address below the arena the offset wraps and is too large. `len > arena_len - offset` cannot overflow; offset + len
- * could. */
-static void *mapped(struct link_peer *peer, uint64_t address, uint64_t len)
-{
-    uint64_t offset = address - peer->arena_address;
-    if (peer->link->no_map || offset > peer->arena_len || len > peer->arena_len - offset)
-        return NULL;
-    char *arena = (char *)peer->station + peer->arena_offset;
-    /* The part of the arena that the peer uses grows. Its mapping here is opened when the first address beyond is used. */
-    if (vk_unlikely(offset + len > peer->arena_open) &&
-        open_arena(arena, peer->arena_len, offset + len, &peer->arena_open) != 0)
-        return NULL;
-    return arena + offset;
-}
-
-/* Link operation: how the peer can access this NIC's memory. The peer sets can_fetch in the ring that it reads.
- * Relaxed: the value is a hint for tx.c. With a wrong one a message fails or is sent in frames, nothing worse. */
-int shm_reach(struct link *link, struct link_peer *peer, const void *address, size_t len)
-{
-    uint64_t offset = (uint64_t)(uintptr_t)address - link->arena_address;
-    if (!link->no_map && offset <= link->arena_len && len <= link->arena_len - offset)
-        return 1;
-    return !link->no_cma && vk_load_relaxed(&peer->tx->can_fetch) ? 2 : 0;
-}
-
-/* The kernel copies between processes by `rep movsb` where the processor announces that this is fast. On AMD's Zen 3 it
- * is five times slower if the destination lies 1 to 31 bytes behind the source, modulo the page. Arrays of one length in
- * the heaps of two processes often do. Such copies take two steps, neither of which is slow:
- *
- *     write      source --memcpy--> stage --kernel--> destination
- *     fetch      source --kernel--> stage --memcpy--> destination
- *
- * The stage begins half a page off the place that the peer's memory has in its page. */
-#define SLOW_SHIFTS 31          /* bytes, from 1 on */
-#define LEAST_STAGED 4096       /* bytes */
-#define STAGE_BYTES (16 * PAGE) /* of one step: stays in the second-level cache */
-#define TRIAL_BYTES (4 * PAGE)
-#define TRIALS 5
-
-/* Returns the shortest time of some copies within this process by the kernel, in ns. 0: not possible. */
-static uint64_t time_copy(char *to, char *from)
-{
-    struct iovec source = {from, TRIAL_BYTES}, target = {to, TRIAL_BYTES};
-    uint64_t least = VK_NEVER;
-    for (int i = 0; i < TRIALS; i++) {
-        uint64_t start = vk_now();
-        if (process_vm_writev(getpid(), &source, 1, &target, 1, 0) != (ssize_t)TRIAL_BYTES)
-            return 0;
-        uint64_t ns = vk_now() - start;
-        least = ns < least ? ns : least;
-    }
-    return least;
-}
-
-/* Returns whether such copies are slow on this processor, measured once per process. Takes 0.1 ms then. */
-static int shifts_are_slow(char *stage)
-{
-    static int answer; /* 1 no, 2 yes; threads that measure at the same time store the same */
-    int known = vk_load_relaxed(&answer);
-    if (known == 0) {
-        memset(stage, 0, STAGE_BYTES);
-        uint64_t level = time_copy(stage + STAGE_BYTES / 2, stage);
-        uint64_t shifted = time_copy(stage + STAGE_BYTES / 2 + 16, stage);
-        known = level && shifted > 2 * level ? 2 : 1;
-        vk_store_relaxed(&answer, known);
-    }
-    return known == 2;
-}
-
-/* Returns whether a copy has to take two steps. If so, link->stage has room for each. */
-static int needs_stage(struct link *link, uint64_t to, uint64_t from, size_t len)
-{
-    if (vk_likely((to - from) % PAGE - 1 >= SLOW_SHIFTS) || len < LEAST_STAGED)
-        return 0;
-    if (link->stage == NULL && (link->stage = aligned_alloc(PAGE, STAGE_BYTES + PAGE)) == NULL)
-        return 0;
-    return shifts_are_slow(link->stage);
-}
-
-/* Copies the peer's memory to `to` in two steps. Returns 0 or -EFAULT. */
-static int fetch_staged(struct link_peer *peer, uint64_t address, char *to, size_t len)
-{
-    char *stage = peer->link->stage + (address + PAGE / 2) % PAGE;
-    LINK_COUNT(peer->link->client, copies, 1);
-    LINK_COUNT(peer->link->client, bytes_copied, len);
-    for (size_t n; len; len -= n, to += n, address += n) {
-        n = len < STAGE_BYTES ? len : STAGE_BYTES;
-        struct iovec local = {stage, n}, remote = {(void *)(uintptr_t)address, n};
-        LINK_COUNT(peer->link->client, system_calls, 1);
-        if (process_vm_readv(peer->pid, &local, 1, &remote, 1, 0) != (ssize_t)n)
-            return -EFAULT;
-        vk_copy_last_word_last(to, stage, n);
-    }
-    return 0;
-}
-
-/* Link operation: copies len bytes from the peer's memory into local pieces. Through the mapping if they lie in the
- * peer's arena, else by the kernel, 64 pieces per call. On -ENOTCONN, -EMSGSIZE and -EFAULT the message fails, and the
- * peer stays. */
-int shm_fetch(struct link *link, struct link_peer *peer, uint64_t address, const struct iovec *to, int n_to, size_t len)
-{
-    if (peer->station == NULL)
-        shm_receive_greeting(peer); /* the peer sent WELCOME before this frame */
-    if (peer->station == NULL)
-        return -ENOTCONN;
-    const char *from = mapped(peer, address, len);
-    if (from) {
-        for (int i = 0; i < n_to && len; i++) {
-            size_t part = to[i].iov_len < len ? to[i].iov_len : len;
-            if (part == len) /* may be an RDMA write whose target spins on its last word: store that word last */
-                vk_copy_last_word_last(to[i].iov_base, from, part);
-            else
-                memcpy(to[i].iov_base, from, part);
-            from += part;
-            len -= part;
-        }
-        LINK_COUNT(link->client, copies_mapped, 1);
-        return len ? -EMSGSIZE : 0;
-    }
-    if (n_to == 1 && len <= to->iov_len && needs_stage(link, (uintptr_t)to->iov_base, address, len)) {
-        LINK_COUNT(link->client, copies_cma, 1);
-        return fetch_staged(peer, address, to->iov_base, len);
-    }
-    size_t left = len;
-    while (left) { /* the kernel may stop in the middle */
-        /* Collect the unfilled pieces: `skip` bytes of them are done, `room` bytes are still to be placed. */
-        struct iovec remote = {(void *)(uintptr_t)(address + (len - left)), left}, local[65];
-        size_t skip = len - left, room = left;
-        int n = 0;
-        for (int i = 0; i < n_to && n < 64 && room; i++) {
-            if (skip >= to[i].iov_len) {
-                skip -= to[i].iov_len;
-                continue;
-            }
-            size_t part = to[i].iov_len - skip < room ? to[i].iov_len - skip : room;
-            local[n++] = (struct iovec){(char *)to[i].iov_base + skip, part};
-            room -= part;
-            skip = 0;
-        }
-        if (room == 0 && local[n - 1].iov_len >
-                             8) { /* the last word in a vector of its own, because the kernel fills vectors in order */
-            local[n - 1].iov_len -= 8;
-            local[n] = (struct iovec){(char *)local[n - 1].iov_base + local[n - 1].iov_len, 8};
-            n++;
-        }
-        ssize_t got = n ? process_vm_readv(peer->pid, local, (unsigned long)n, &remote, 1, 0) : -1;
-        LINK_COUNT(link->client, system_calls, 1);
-        if (got <= 0)
-            return -EFAULT;
-        left -= (size_t)got;
-    }
-    LINK_COUNT(link->client, copies_cma, 1);
-    return 0;
-}
-
-/* Writes to the peer's memory. The last word has a vector of its own. The kernel copies vectors in order, so a program
- * that spins on that word finds everything before it. Returns 0, or -EAGAIN if the kernel stopped in the middle. */
-static int write_remote(struct link_peer *peer, uint64_t address, const struct iovec *from, int n, size_t len)
-{
-    struct iovec remote[2] = {{(void *)(uintptr_t)address, len > 8 ? len - 8 : len},
-                              {(void *)(uintptr_t)(address + len - 8), 8}};
-    LINK_COUNT(peer->link->client, system_calls, 1);
-    ssize_t done = process_vm_writev(peer->pid, from, (unsigned long)n, remote, len > 8 ? 2 : 1, 0);
-    return done == (ssize_t)len ? 0 : -EAGAIN; /* the frames that follow overwrite the part that was written */
-}
-
-/* Copies `from` to the peer's memory in two steps. Returns the same as write_remote. */
-static int write_staged(struct link_peer *peer, uint64_t address, const char *from, size_t len)
-{
-    char *stage = peer->link->stage + (address + PAGE / 2) % PAGE;
-    LINK_COUNT(peer->link->client, copies, 1);
-    LINK_COUNT(peer->link->client, bytes_copied, len);
-    for (size_t n; len; len -= n, from += n, address += n) {
-        n = len < STAGE_BYTES ? len : STAGE_BYTES;
-        memcpy(stage, from, n);
-        struct iovec piece = {stage, n};
-        if (write_remote(peer, address, &piece, 1, n) != 0)
-            return -EAGAIN;
-    }
-    return 0;
-}
-
-/* Performs a write that the table has granted. The last word of the last piece is stored last, as vipl.h promises for
- * an RDMA write: its target may spin on it without any call. A release store does this in a mapping, the order of
- * vectors in the kernel. */
-static int place_granted(struct link *link, struct link_peer *peer, uint64_t address, const struct iovec *from, int n,
-                         size_t len)
-{
-    uint8_t *to = mapped(peer, address, len);
-    if (to == NULL) {
-        if (link->no_cma || !peer->can_write)
-            return -EAGAIN;
-        if ((n == 1 && needs_stage(link, address, (uintptr_t)from->iov_base, len)
-                 ? write_staged(peer, address, from->iov_base, len)
-                 : write_remote(peer, address, from, n, len)) != 0)
-            return -EAGAIN;
-        LINK_COUNT(link->client, copies_cma, 1);
-    } else {
-        for (int i = 0; i < n - 1; i++) {
-            memcpy(to, from[i].iov_base, from[i].iov_len);
-            to += from[i].iov_len;
-        }
-        vk_copy_last_word_last(to, from[n - 1].iov_base, from[n - 1].iov_len);
-        LINK_COUNT(link->client, copies_mapped, 1);
-    }
-    LINK_COUNT(link->client, copies, 1);
-    LINK_COUNT(link->client, bytes_copied, len);
-    return 0;
-}
-
-/* Returns the entry of the peer's region table for a handle, held so that the region stays (users), or NULL if there is
- * no direct way. This side announces itself first (vk_add is a full barrier), and the caller then reads the handle. The
- * owner clears the handle, runs a full barrier, then reads `users` (hide_region in via/objects/mem.c). One of the two
- * sees the other: this side finds the handle cleared, or the owner waits until the copy is done. */
-static struct shm_region *hold_region(struct link_peer *peer, uint32_t handle)
-{
-    uint32_t index = handle & 0xFFFF;
-    /* The handle's lower half is the index. The table ends where the arena begins, which shm_map_station has checked. */
-    if (!peer->alive || peer->station == NULL || handle == 0 ||
-        (index + 1) * sizeof(struct shm_region) > peer->arena_offset - SHM_TABLE_OFFSET)
-        return NULL;
-    struct shm_region *r = (struct shm_region *)(void *)((char *)peer->station + SHM_TABLE_OFFSET) + index;
-    vk_add(&r->users, 1);
-    return r;
-}
-
-/* A full barrier as well (vk_add): the copy is done before the owner, which waits for 0, continues. */
-static void release_region(struct shm_region *r)
-{
-    vk_add(&r->users, (uint32_t)-1);
-}
-
-/* Returns whether the held entry grants `right` (1 write, 2 read) over the range to a VI with that tag. The handle is
- * read first (acquire). The owner stores it last, so the other fields belong to it. */
-static int granted(const struct shm_region *r, uint32_t handle, uint32_t ptag, uint32_t right, uint64_t address,
-                   size_t len)
-{
-    if (vk_load_acquire(&r->handle) != handle || !(r->rights & right))
-        return 0;
-    if (r->ptag != ptag && r->ptag != 0 && ptag != 0) /* 0 is the NULL tag, as in via_tags_match() */
-        return 0;
-    uint64_t offset = address - r->address; /* wraps below the region, and is then too large */
-    return offset <= r->len && len <= r->len - offset;
-}
-
-/* Link operation: an RDMA read by the reader itself. Returns 0 if done, -EACCES if not granted, -EAGAIN if the caller
- * has to request the data with frames. */
-int shm_take(struct link *link, struct link_peer *peer, uint32_t handle, uint32_t ptag, uint64_t address,
-             const struct iovec *to, int n, size_t len)
-{
-    struct shm_region *r = len && n ? hold_region(peer, handle) : NULL;
-    int result = -EACCES;
-    if (r == NULL)
-        return -EAGAIN;
-    if (granted(r, handle, ptag, 2, address, len)) {
-        /* This NIC has set can_fetch in rx, when it found that it can read the peer's memory. With a wrong value the
-         * copy fails, and frames follow. */
-        int direct = mapped(peer, address, len) != NULL || (!link->no_cma && vk_load_relaxed(&peer->rx->can_fetch));
-        result = direct && shm_fetch(link, peer, address, to, n, len) == 0 ? 0 : -EAGAIN;
-    }
-    release_region(r);
-    if (result == 0) {
-        LINK_COUNT(link->client, copies, 1);
-        LINK_COUNT(link->client, bytes_copied, len);
-    }
-    return result;
-}
-
-/* Link operation: an RDMA write by the writer itself, without any action of the target. Returns the same as
- * shm_take. */
-int shm_place(struct link *link, struct link_peer *peer, uint32_t handle, uint32_t ptag, uint64_t address,
-              const struct iovec *from, int n, size_t len)
-{
-    struct shm_region *r = len && n ? hold_region(peer, handle) : NULL;
-    int result = -EACCES;
-    if (r == NULL)
-        return -EAGAIN;
-    if (granted(r, handle, ptag, 1, address, len))
-        result = place_granted(link, peer, address, from, n, len);
-    release_region(r);
-    return result;
 }
 
 /* ---------------------------------------------------------------- the arena */
@@ -547,9 +271,9 @@ int shm_alloc(struct link *link, size_t len, void **address)
     /* want < len: the rounding has wrapped. The rest of the arena is free behind the last allocation. */
     if (want < len || at + want > link->arena_len)
         return -ENOMEM;
-    int error = at + want > link->arena_open
-                    ? open_arena((void *)(uintptr_t)link->arena_address, link->arena_len, at + want, &link->arena_open)
-                    : 0;
+    int error = at + want > link->arena_open ? shm_open_arena((void *)(uintptr_t)link->arena_address, link->arena_len,
+                                                              at + want, &link->arena_open)
+                                             : 0;
     if (error)
         return error;
     a = malloc(sizeof *a);

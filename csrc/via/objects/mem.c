@@ -109,7 +109,7 @@ static uint32_t new_generation(struct via_region *r)
 }
 
 /* Publish the region to peers. The handle is written last, because a peer that sees it may use the rest. release: pairs
- * with the acquire in granted() (link/shm_memory.c). */
+ * with the acquire in granted() (link/shm_copy.c). */
 static void publish(struct via_nic *nic, const struct via_region *r)
 {
     if (nic->published == NULL)
