@@ -41,7 +41,7 @@
 #define SUPER_SLOTS 64u       /* for super-frames: a window, 5 MiB; a ring that exceeds the caches is slower */
 #define SUPER_QUEUE 113u      /* super-frames in the queue: as many as twice 4 MiB hold (can_queue) */
 #define SUPER_SLOTS_MOST 256u /* of either, if more are requested */
-#define SUPER_MEMORY 73728u   /* 72 KiB, of a receive buffer for one, at most, if a packet socket made it */
+#define SUPER_MEMORY 73728u   /* 72 KiB, of a receive buffer for one, at most, if a packet socket made it. */
 /* Bytes of frames that the kernel may hold before it returns EAGAIN, if the system allows so many. */
 #define SEND_BUFFER (8 << 20)
 #define MIN_MTU 256u /* bytes: headers and some payload */

@@ -98,7 +98,8 @@ struct udp_pending {
 };
 
 /* One NIC's end. Only its owner accesses it. State shared by several NICs lies in the kernel (the station's common
- * port, the names of station.h) and in udp_address.c, which has a mutex. */
+ * port, the names of station.h) and in udp_address.c, which has a mutex. Descriptors are -1 or open, and belong to the
+ * link. Peers live until it closes. buffer is overwritten by each receiving call, small by each sending one. */
 struct link {
     struct link_client *client;
     struct udp_socket sockets[1 + UDP_LANES];

@@ -122,7 +122,11 @@ struct verbs_port {
  *
  *   recv slot  | GRH, 40 bytes | wire header | payload |      send slot  | wire header | payload |
  *
- * Invariant: sends done <= i < sent are on their way, each in the slot i mod VERBS_SENDS. */
+ * Invariant: sends done <= i < sent are on their way, each in the slot i mod VERBS_SENDS.
+ *
+ * Objects of the library are created in the order context, pd, mr, channel, recv_cq, send_cq, qp, and destroyed in the
+ * reverse order as far as they refer to each other. NULL: not created yet. Sizes are in bytes; n_recvs, n_taken, n_back
+ * and n_requests count slots, completions, slots and work requests. */
 struct verbs {
     struct link_client *client;
     struct link *udp;
@@ -162,8 +166,8 @@ static inline struct verbs *verbs_of(struct link *link)
 
 /* Sends a call to a peer. */
 void verbs_call_peer(struct verbs *v, struct link_peer *peer, struct verbs_call *call);
-/* Returns the route to the peer's queue pair, or NULL if it is not known yet. The query is then repeated, and the NIC is
- * polled again. *lost is set if the peer has not replied to many queries: a frame to it counts as lost. */
+/* Returns the route to the peer's queue pair, or NULL if it is not known yet. The query is then repeated, and the NIC
+ * is polled again. *lost is set if the peer has not replied to many queries: a frame to it counts as lost. */
 const struct verbs_route *verbs_route_to(struct verbs *v, struct link_peer *peer, int *lost);
 /* Returns 64 random bits, not 0. */
 uint64_t verbs_nonce(void);
@@ -172,7 +176,8 @@ struct ib_ah_attr verbs_way_to(const struct verbs *v, const union udp_name *name
 
 /* ---- verbs_library.c */
 
-/* Returns libibverbs, loaded at the first call and never unloaded. NULL if it cannot be loaded, explained. Any thread. */
+/* Returns libibverbs, loaded at the first call and never unloaded. NULL if it cannot be loaded, explained. Any
+ * thread. */
 const struct ib_library *verbs_library(void);
 
 /* ---- verbs_device.c */
@@ -211,7 +216,8 @@ void verbs_rdma_end(struct verbs *v, struct link_peer *peer);
 /* ---- verbs_pair.c */
 
 /* Returns 0 and sets *key if the queue pair `out` is connected and the key of the target's memory is known, for the
- * rights that the operation needs. Returns -EAGAIN if a reply of the peer is awaited, and -EOPNOTSUPP if frames have to serve. */
+ * rights that the operation needs. Returns -EAGAIN if a reply of the peer is awaited, and -EOPNOTSUPP if frames have
+ * to serve. */
 int verbs_pair_ready(struct verbs *v, struct link_peer *peer, const struct link_rdma *rdma,
                      const struct verbs_rkey **key);
 /* Handles a call from JOIN on. */

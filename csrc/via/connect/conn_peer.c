@@ -47,8 +47,7 @@
 #include "via/pending.h"
 #include "via/vi.h"
 
-#define PROMISE_FOR \
-    (2 * VK_SECOND) /* afterwards another peer may get the promise; a later CONFIRM is accepted if possible */
+#define PROMISE_FOR (2 * VK_SECOND) /* then another peer may get the promise; a late CONFIRM is accepted if possible */
 
 /* REQUESTING: REQUEST is repeated. PROMISED: ACCEPT is repeated instead, to one partner. OVER: `result` is valid. */
 enum peering_state { REQUESTING, PROMISED, OVER };
@@ -58,20 +57,20 @@ struct via_peering {
     struct via_peering *next; /* all of the NIC, oldest first */
     struct via_vi *vi;
     enum peering_state state;
-    VIP_RETURN result; /* valid if OVER */
-    uint32_t number;
-    uint8_t address[6]; /* of the remote station */
-    uint16_t port;      /* of the one NIC there; 0: any */
-    struct link_frame frame;
-    uint64_t deadline, next_send, interval;
-    unsigned long timeout_ms;
-    /* the partner of the last promise */
+    VIP_RETURN result;       /* valid if OVER */
+    uint32_t number;         /* of the request, random: replies repeat it */
+    uint8_t address[6];      /* of the remote station */
+    uint16_t port;           /* of the one NIC there; 0: any */
+    struct link_frame frame; /* REQUEST, with both discriminators and the proof; its block also describes this side */
+    uint64_t deadline;       /* ns: the program's time-out */
+    uint64_t next_send, interval; /* ns: of REQUEST or ACCEPT, by the state */
+    unsigned long timeout_ms;     /* for the explanation */
+    /* the partner of the last promise; zero: none yet. Kept after the promise, for a late CONFIRM */
     struct conn_to partner;
     uint8_t partner_address[6];
     struct wire_connect remote;
     uint64_t promised_until;
-    /* the promise of a VI with a secret: the same each time, because the partner's CONFIRM proves receipt of this one
-     */
+    /* the promise of a VI with a secret: the same each time, because the partner's CONFIRM proves receipt of it */
     struct wire_connect accept;
     struct wire_proof accept_proof;
     uint8_t transcript[32];
@@ -516,6 +515,7 @@ static VIP_RETURN collect(const char *function, struct via_vi *vi, VIP_VI_ATTRIB
     return code;
 }
 
+/* Explains that the VI has no request: its result was collected, or none was made. */
 static VIP_RETURN no_request(const char *function)
 {
     return vk_fail(VIP_INVALID_STATE, "%s: no peer request is under way on this VI: VipConnectPeerRequest first",

@@ -75,6 +75,7 @@ static int proof_missing(const struct via_conn *conn)
     return still_accepted(conn) && conn->accepted->state == VIP_STATE_CONNECT_PENDING;
 }
 
+/* End the call that waits for the client's proof, if one does. The first result counts. */
 static void decide(struct via_conn *conn, VIP_RETURN result)
 {
     if (conn->acceptance == NULL)
@@ -152,6 +153,7 @@ static int was_refused(const struct via_nic *nic, uint32_t request)
     return 0;
 }
 
+/* The ring keeps the latest N_REFUSED numbers. 0 is never a request's (conn_random). */
 static void note_refused(struct via_nic *nic, uint32_t request)
 {
     if (!was_refused(nic, request))
