@@ -76,6 +76,7 @@ void bench_clock_init(void)
     pthread_once(&once, init);
 }
 
+/* A loop that reads the clock: it needs the processor and no memory, as computing does that stays in registers. */
 uint64_t bench_compute(uint64_t ticks)
 {
     uint64_t begin = bench_ticks(), now;

@@ -19,6 +19,12 @@
  *                of the one before. Otherwise 4 to 64 for receiving, about RING_BYTES of them, and half as many for
  *                sending: a message can be written while the ones before it are under way.
  *      cold      plan->pool bytes of each, in an order in which neighbours do not follow each other.
+ *
+ * Invariants. The layout is a function of the plan and of `posted` alone, so both sides and all protocols have the
+ * same. Buffers are powers of two in number, so message i finds its buffer by a mask (bench_send_buffer). A buffer is
+ * never shared by two messages under way if the loop reads or writes messages.
+ *
+ * One thread per endpoint. The functions here have no state of their own, except bench_clock_init's.
  */
 #include "base/clock.h"
 #include "base/plural.h"
@@ -37,8 +43,8 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 
-#define PAGE ((size_t)4096)
-#define LINE ((size_t)64)
+#define PAGE ((size_t)4096)          /* the unit of alignment on both sides; larger pages are a multiple of it */
+#define LINE ((size_t)64)            /* a cache line */
 #define NARROW_HEADROOM LINE         /* enough for a datagram's header */
 #define SHORT ((size_t)4096)         /* touched ping-pong: the longest message with two send buffers */
 #define RING_BYTES ((size_t)1 << 20) /* touched streams: bytes of the receive buffers, within 4 to 64 buffers */
@@ -54,6 +60,7 @@ static size_t round_up(size_t n, size_t to)
     return (n + to - 1) / to * to;
 }
 
+/* The first function that detects an error calls this; its callers return the code. */
 int bench_fail(bench_ep *ep, int code, const char *format, ...)
 {
     va_list args;
@@ -76,6 +83,7 @@ void *bench_ep_new(size_t size, const bench_ops *ops, bool polled, char *error)
     return ep;
 }
 
+/* dontwait is false on return, also after an error: the endpoint blocks again. */
 int bench_spin_first(bench_ep *ep, int (*op)(bench_ep *ep, size_t len), size_t len, uint64_t spin_ns, uint64_t *tries)
 {
     uint64_t until = vk_now() + spin_ns;
@@ -93,6 +101,8 @@ BENCH_ENDPOINTS
 #undef BENCH_X
 /* clang-format on */
 
+/* A chain of comparisons instead of a table, because the list of endpoints comes from the build (csrc/meson.build), and
+ * each opener has its own name. */
 bench_ep *bench_open(const char *name, const bench_options *options, char *error)
 {
 #define BENCH_X(endpoint)             \
@@ -116,6 +126,7 @@ int bench_join(bench_ep *ep, const unsigned char *address, size_t len)
                          : bench_fail(ep, BENCH_ERROR, "%s is not connected by an address", ep->ops->name);
 }
 
+/* The endpoint's own part first, because it may use the buffers until then (registered memory). */
 void bench_close(bench_ep *ep)
 {
     if (!ep)
@@ -126,6 +137,8 @@ void bench_close(bench_ep *ep)
     free(ep);
 }
 
+/* A function that returns NULL, so that a constructor can return its result. The text is formatted before the endpoint
+ * is closed: it may be ep->error itself. */
 void *bench_ep_fail(bench_ep *ep, char *error, const char *format, ...)
 {
     va_list args;
@@ -141,6 +154,7 @@ int bench_wrong_length(bench_ep *ep, size_t got, size_t len)
     return bench_fail(ep, BENCH_ERROR, "a message of %zu byte%s arrived where one of %zu was due", got, vk_s(got), len);
 }
 
+/* A blocking call then returns EAGAIN after that time, and the loop checks its deadline. */
 bool bench_socket_slice(int fd, int us)
 {
     struct timeval slice = {.tv_sec = us / 1000000, .tv_usec = us % 1000000};
@@ -148,6 +162,8 @@ bool bench_socket_slice(int fd, int us)
            setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &slice, sizeof slice) == 0;
 }
 
+/* RTLD_NOLOAD: a second copy of a library would have its own state, uninitialised. The found functions stay valid until
+ * dlclose. */
 void *bench_library(const char *path, const bench_symbol *symbols, size_t n, const char **missing)
 {
     void *library = dlopen(path, RTLD_NOW | RTLD_NOLOAD | RTLD_LOCAL); /* the one that is in use already */
@@ -163,6 +179,7 @@ void *bench_library(const char *path, const bench_symbol *symbols, size_t n, con
     return *missing ? NULL : library;
 }
 
+/* Always returns the total number, also if `values` has room for fewer. */
 int bench_nic_counters(void *nic, uint64_t *values, int n)
 {
     VIP_UINT64 all[VIAKIT_N_COUNTERS] = {0};
@@ -172,6 +189,7 @@ int bench_nic_counters(void *nic, uint64_t *values, int n)
     return VIAKIT_N_COUNTERS;
 }
 
+/* The text is cut at the buffer's end (base/text.h); its length counts on. */
 int bench_nic_describe(bench_ep *ep, void *nic, struct vk_text *t)
 {
     viakit_nic_info i;
@@ -248,7 +266,8 @@ static size_t power_of_two(size_t n)
     return power;
 }
 
-/* Number of receive buffers of a touched stream. Both sides compute the same number from their equal plans. */
+/* Number of receive buffers of a touched stream: as many as hold RING_BYTES, 4 to 64. Both sides compute the same
+ * number from their equal plans. */
 static size_t ring(const bench_plan *plan)
 {
     size_t n = MAX_RING;
@@ -287,6 +306,7 @@ static layout lay_out(const bench_plan *plan, size_t posted)
     return l;
 }
 
+/* A multiple of the stride, for memory that begins at a page. */
 size_t bench_buffers_need(const bench_plan *plan, size_t posted)
 {
     layout l = lay_out(plan, posted);
@@ -308,6 +328,8 @@ void bench_buffers_place(bench_ep *ep, const bench_plan *plan, size_t posted, un
         memset(ep->receives + i * l.stride + (plan->len ? plan->len : 1), BENCH_GUARD_BYTE, BENCH_GUARD);
 }
 
+/* Memory that suffices is kept, so most runs allocate nothing. BENCH_DONE or an error; after an error the endpoint has
+ * no buffers. */
 int bench_buffers(bench_ep *ep, const bench_plan *plan, size_t posted)
 {
     size_t need = bench_buffers_need(plan, posted);

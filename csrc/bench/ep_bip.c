@@ -10,6 +10,9 @@
  *
  * A receive is posted as soon as the loop has read the previous message, so that long messages find one. BIP supports
  * ordinary memory only.
+ *
+ * One thread has the endpoint and the job. Invariant between runs: send_id is -1 or a send that is done, and recv_id is
+ * -1.
  */
 #include "base/text.h"
 #include "bench/bench.h"
@@ -202,7 +205,8 @@ int bench_bip_card(bench_ep *base, unsigned char *card, size_t room)
     return BIP_CARD_LEN;
 }
 
-/* NOT_YET until the other side connects; call it again with the same cards. */
+/* One call for each job: connecting makes buffers, so it cannot be repeated. NOT_YET: the deadline has passed, and the
+ * endpoint can only be closed. */
 int bench_bip_connect(bench_ep *base, const unsigned char *cards, int timeout_ms)
 {
     bip_ep *ep = (bip_ep *)base;
@@ -220,6 +224,7 @@ int bench_bip_describe(bench_ep *base, size_t len, char *text, size_t room)
     return rc < 0 ? rc : (int)t.len;
 }
 
+/* Those of the NIC by which the two ranks are connected. */
 int bench_bip_counters(bench_ep *base, uint64_t *values, int n)
 {
     bip_ep *ep = (bip_ep *)base;

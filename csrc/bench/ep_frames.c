@@ -13,6 +13,21 @@
  *              received by recvmsg() straight to their place: one copy, by the kernel
  *
  * `at` is the piece's offset in its message, so that the next piece reveals a lost one.
+ *
+ *     ring:  | kernel's | kernel's | USER, not read | USER | ... |     `slot` is the next to read, and wraps at N_SLOTS
+ *                                    ^ slot
+ *
+ * A slot belongs to the kernel or to this process, as tp_status shows. The process reads a slot only while it is its
+ * own, and gives each back before it looks at the next. If all slots are USER, the kernel drops frames, and the run
+ * ends with lost_frame().
+ *
+ * Invariant: tx_at and rx_at are 0 between messages. At most `window` messages are under way, and fit the receiver's
+ * queue.
+ *
+ * Not done: a reply to a lost frame, and any check of the content. ep_udp.c has the least protocol that repeats what is
+ * lost.
+ *
+ * One thread has the endpoint, as every endpoint (bench.h).
  */
 #include "base/inet_sum.h"
 #include "base/plural.h"
@@ -36,15 +51,15 @@
 #include <unistd.h>
 
 #define ETHERTYPE_FRAMES 0x88B6 /* the second of the two for local experiments; VIA uses the first */
-#define UDP_PORT 4792
-#define SLOT_LEN 2048u
-#define N_SLOTS 1024u
-#define BLOCK (SLOT_LEN * 64)
-#define MAX_MTU 1518u    /* a frame must fit a slot together with the kernel's header */
-#define QUEUE (64 << 20) /* bytes of queued super-frames, as counted by the kernel, if permitted */
-#define IP_UDP 28u       /* bytes of both headers */
-#define MAX_SEGMENTS 64u /* the kernel's limit, for every UDP_SEGMENT user */
-#define GSO_UDP_L4 5     /* VIRTIO_NET_HDR_GSO_UDP_L4, which older headers lack */
+#define UDP_PORT 4792           /* of both sides; only the filter of open_long() compares it */
+#define SLOT_LEN 2048u          /* the least power of two that holds a frame of MAX_MTU and the kernel's header */
+#define N_SLOTS 1024u           /* above the largest window: the kernel may run far ahead of this process */
+#define BLOCK (SLOT_LEN * 64)   /* 128 KiB, whole pages, as PACKET_RX_RING requires */
+#define MAX_MTU 1518u           /* a frame must fit a slot together with the kernel's header */
+#define QUEUE (64 << 20)        /* bytes of queued super-frames, as counted by the kernel, if permitted */
+#define IP_UDP 28u              /* bytes of both headers */
+#define MAX_SEGMENTS 64u        /* the kernel's limit, for every UDP_SEGMENT user */
+#define GSO_UDP_L4 5            /* VIRTIO_NET_HDR_GSO_UDP_L4, which older headers lack */
 
 #ifndef PACKET_IGNORE_OUTGOING
 #define PACKET_IGNORE_OUTGOING 23
@@ -192,7 +207,7 @@ static int frames_send(bench_ep *base, size_t len)
     return BENCH_DONE;
 }
 
-/* No protocol retransmits a lost frame, so the run is over. */
+/* No protocol retransmits a lost frame, so the run is over. Returns BENCH_ERROR. */
 static int lost_frame(frames_ep *ep, size_t got, size_t len)
 {
     return bench_fail(
@@ -202,7 +217,8 @@ static int lost_frame(frames_ep *ep, size_t got, size_t len)
         got, vk_s(got), len - ep->rx_at, len);
 }
 
-/* Poll one slot. Its frame goes back to the kernel, even if it belongs to another run. */
+/* Poll one slot: one load of the status if nothing has arrived. The slot goes back to the kernel, even if its frame
+ * belongs to another run. DONE with the message in rbuf, NOT_YET, or an error. */
 static int receive_short(frames_ep *ep, size_t len)
 {
     struct tpacket2_hdr *h = (struct tpacket2_hdr *)(void *)(ep->ring + (size_t)ep->slot * SLOT_LEN);
@@ -228,7 +244,8 @@ static int receive_short(frames_ep *ep, size_t len)
     return BENCH_DONE;
 }
 
-/* Pieces are received straight to their place, so only the offset reveals a piece that is not the next. */
+/* Pieces are received straight to their place, so only the offset reveals a piece that is not the next. NOT_YET keeps
+ * the progress in rx_at. */
 static int receive_long(frames_ep *ep, size_t len)
 {
     do {
@@ -294,6 +311,7 @@ static void frames_close(bench_ep *base)
     free(ep->out);
 }
 
+/* The address is the interface's MAC. Returns its length. */
 static int frames_address(bench_ep *base, unsigned char *address, size_t room)
 {
     if (room < sizeof((frames_ep *)base)->mac)
@@ -302,6 +320,7 @@ static int frames_address(bench_ep *base, unsigned char *address, size_t room)
     return (int)sizeof((frames_ep *)base)->mac;
 }
 
+/* Nothing is sent: there is no connection, only a destination in the frames. */
 static int frames_join(bench_ep *base, const unsigned char *address, size_t len)
 {
     if (len != sizeof((frames_ep *)base)->mac)
@@ -325,8 +344,8 @@ static const bench_ops frames_ops = {
 
 /* ---------------------------------------------------------------- opening */
 
-/* Open a packet socket. It is bound later, so that no unfiltered frame arrives. The interface's index is left in
- * *about. */
+/* Open a packet socket. It is bound later, so that no unfiltered frame arrives. Returns 0, or -1 with errno. The
+ * interface's index is left in *about. */
 static int open_socket(const char *interface, struct ifreq *about, int *fd)
 {
     int one = 1;
@@ -341,15 +360,15 @@ static int open_socket(const char *interface, struct ifreq *about, int *fd)
     return ioctl(*fd, SIOCGIFINDEX, about);
 }
 
-/* Start receiving frames of this type. */
+/* Start receiving frames of this type on this interface. Returns 0, or -1 with errno. */
 static int bind_socket(int fd, int index, int type)
 {
     struct sockaddr_ll name = {.sll_family = AF_PACKET, .sll_protocol = htons((uint16_t)type), .sll_ifindex = index};
     return bind(fd, (struct sockaddr *)(void *)&name, sizeof name);
 }
 
-/* Open the ring: N_SLOTS of SLOT_LEN bytes, filled by the kernel in order, shared by mmap. Also reads address and
- * MTU. */
+/* Open the ring: N_SLOTS of SLOT_LEN bytes, filled by the kernel in order, shared by mmap. Also reads address and MTU.
+ * MAP_POPULATE: the pages are mapped now, so that no run includes page faults. Returns 0, or -1 with errno. */
 static int open_ring(frames_ep *ep, const char *interface)
 {
     struct ifreq about;
@@ -375,7 +394,8 @@ static int open_ring(frames_ep *ep, const char *interface)
     return bind_socket(ep->ring_fd, index, ETHERTYPE_FRAMES);
 }
 
-/* Super-frames are longer than a slot, so they are received by recvmsg from a socket of their own, filtered by port. */
+/* Super-frames are longer than a slot, so they are received by recvmsg from a socket of their own, filtered by port.
+ * The filter stands before bind, so every frame in the queue is one of this program. Returns 0, or -1 with errno. */
 static int open_long(frames_ep *ep, const char *interface)
 {
     struct ifreq about;

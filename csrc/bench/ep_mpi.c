@@ -20,6 +20,12 @@
  * first 8 KiB of a message to the daemon. Linux rejects an address that can be no user's (EFAULT). Whether a call fails
  * depends on what the stack contained before. In this process liblam calls two functions that set the address first.
  *
+ * Invariants. Requests complete in the order in which they are made, because messages of one pair, communicator and tag do
+ * not overtake each other (MPI 4.1, 3.5). So only the oldest of each kind is tested. No request is left at the end of a run:
+ * exactly n_expected receives are posted, and finish reaps the sends.
+ *
+ * One thread has the endpoint, the one that called MPI_Init: the library may be initialised without thread support.
+ *
  *      sends[]:    | done | under way ... | free |     n_sent  counts up, slot = number % MAX_WINDOW
  *      receives[]: | taken | posted ......... |        n_taken <= n_posted <= n_expected
  */
@@ -34,10 +40,10 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#define TAG 7
-#define MAX_WINDOW 128
-#define PORT_LEN 1024 /* more than MPI_MAX_PORT_NAME of LAM */
-#define N_ENTRIES 16  /* LAM gives readv and writev 2 entries */
+#define TAG 7          /* any would do: nothing else uses the communicator */
+#define MAX_WINDOW 128 /* above the largest window and the receives beyond it (bench_window, depth) */
+#define PORT_LEN 1024  /* more than MPI_MAX_PORT_NAME of LAM */
+#define N_ENTRIES 16   /* LAM gives readv and writev 2 entries */
 
 /* Memory for a handle that the library writes: the larger of both kinds. */
 typedef union {
@@ -115,6 +121,7 @@ static int mpi_tidy(bench_ep *base)
     return rc;
 }
 
+/* With recv_each nothing is posted in advance, so nothing is expected. */
 static int mpi_expect(bench_ep *base, size_t len, uint64_t n)
 {
     (void)len;
@@ -197,9 +204,12 @@ static void mpi_close(bench_ep *base)
         dlclose(((mpi_ep *)base)->library);
 }
 
+/* ---------------------------------------------------------------- LAM's calls of readv and writev */
+
 typedef ssize_t vector_call(int fd, const struct iovec *entries, int n);
 
-/* LAM: readv or writev, with an address for each entry of length 0. */
+/* LAM: readv or writev, with an address for each entry of length 0: any that is the process's own, because nothing is
+ * read or written there. More entries than LAM uses go unchanged. */
 static ssize_t with_addresses(vector_call *call, int fd, const struct iovec *entries, int n)
 {
     struct iovec set[N_ENTRIES];
@@ -223,7 +233,8 @@ static ssize_t writev_of_lam(int fd, const struct iovec *entries, int n)
     return with_addresses(writev, fd, entries, n);
 }
 
-/* Store a function in a slot of the table by which a library calls others. It may have become read-only. */
+/* Store a function in a slot of the table by which a library calls others. It may have become read-only (RELRO), hence
+ * mprotect; the pages stay writable. Returns false if the kernel refuses. */
 static bool store(void *slot, vector_call *function)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -236,7 +247,8 @@ static bool store(void *slot, vector_call *function)
 }
 
 /* LAM: make the library call the two functions. Returns whether it calls readv and writev. Its dynamic section (link.h)
- * has the slots with the names of their functions. */
+ * has the slots with the names of their functions. Only calls from this library change; the rest of the process keeps
+ * the kernel's. */
 static bool replace_calls(void *library)
 {
     struct link_map *map = NULL;
@@ -269,7 +281,7 @@ static bool replace_calls(void *library)
     return replaced == 2;
 }
 
-/* LAM: return errors, instead of ending the process. */
+/* LAM: return errors, instead of ending the process (MPI_ERRORS_ARE_FATAL is MPI's default). BENCH_DONE or an error. */
 static int return_errors(mpi_ep *ep, void *comm)
 {
     return check_code(ep, ep->Comm_set_errhandler(comm, ep->on_error), "MPI_Comm_set_errhandler");
@@ -289,7 +301,8 @@ static int lam_address(bench_ep *base, unsigned char *address, size_t room)
     return (int)len;
 }
 
-/* LAM: connect to a port by its name; without a name, accept a connection at the own one. It cannot be interrupted. */
+/* LAM: connect to a port by its name; without a name, accept a connection at the own one. It cannot be interrupted, so
+ * the driver ends the process if the other side does not come. BENCH_DONE or an error. */
 static int lam_join(bench_ep *base, const unsigned char *address, size_t len)
 {
     mpi_ep *ep = (mpi_ep *)base;
@@ -322,6 +335,7 @@ static bool find_messages(mpi_ep *ep, const char *library, char *error)
     return ep->library || bench_ep_fail(&ep->ep, error, "%s cannot be reached in %s", missing, library);
 }
 
+/* See bench.h. The communicator stays the caller's, and the caller calls MPI_Finalize after bench_close. */
 bench_ep *bench_mpi_open(const char *library, uintptr_t comm, uintptr_t byte_type, int peer, char *error)
 {
     mpi_ep *ep = bench_ep_new(sizeof *ep, &mpi_ops, true, error);
@@ -333,6 +347,8 @@ bench_ep *bench_mpi_open(const char *library, uintptr_t comm, uintptr_t byte_typ
     return &ep->ep;
 }
 
+/* See bench.h. A failure after MPI_Init leaves the library initialised: the worker ends then, because a second MPI_Init
+ * is not allowed. */
 bench_ep *bench_lam_open(const char *library, bool polled, char *error)
 {
     mpi_ep *ep = bench_ep_new(sizeof *ep, &lam_ops, polled, error);

@@ -21,6 +21,9 @@
  *
  * Polled: the engine is configured never to sleep, and no call waits longer than one poll. Blocking: it is configured
  * to sleep at once, unless the policy's text sets a polling time (spin_us).
+ *
+ * The peer's world closes when its endpoint does. A side that still runs then gets MSG_ERR_LEFT, which is BENCH_GONE.
+ * One thread has the endpoint; the world is opened without `threads`, unless the policy has a progress thread.
  */
 #include "base/blake2s.h"
 #include "base/clock.h"
@@ -90,6 +93,8 @@ static int exchange(void *context, const void *own, size_t len, void *all)
 
 /* ---------------------------------------------------------------- errors */
 
+/* A dead or departed rank is BENCH_GONE, all other errors BENCH_ERROR. The engine's own text follows the name of the
+ * code. */
 static int call_failed(msg_ep *ep, const char *call, int code)
 {
     const char *why = ep->world ? msg_last_error(ep->world) : "";
@@ -100,6 +105,7 @@ static int call_failed(msg_ep *ep, const char *call, int code)
 
 /* ---------------------------------------------------------------- the operations */
 
+/* Nothing of an earlier run is outstanding: flush has reaped the sends, and expect's number of receives was taken. */
 static int msg_prepare(bench_ep *base, const bench_plan *plan)
 {
     msg_ep *ep = (msg_ep *)base;
@@ -154,6 +160,7 @@ static inline int post_receives(msg_ep *ep)
     return BENCH_DONE;
 }
 
+/* Receives are posted up to the depth before the other side may send, so no message of the run is unexpected. */
 static int msg_expect(bench_ep *base, size_t len, uint64_t n)
 {
     (void)len;
@@ -319,6 +326,9 @@ static int choose_policy(const bench_msg_options *options, msg_policy *policy, c
     return 0;
 }
 
+/* The world's secret is derived from the sides' secret, under a label of its own. So a proof for the world proves
+ * nothing to connections that use the sides' secret itself. After an error nothing is left open, and the other side's
+ * msg_world_open fails with its exchange. */
 bench_ep *bench_msg_open(const bench_msg_options *options, char *error)
 {
     static const char purpose[] = "viakit bench messages";
@@ -362,12 +372,14 @@ bench_ep *bench_msg_open(const bench_msg_options *options, char *error)
 
 /* ---------------------------------------------------------------- counters and description */
 
+/* Returns the number of values written, always MSG_N_COUNTERS. */
 int bench_msg_counters(bench_ep *base, uint64_t *values)
 {
     msg_counters(((msg_ep *)base)->world, values);
     return MSG_N_COUNTERS;
 }
 
+/* The policy in force, with thresholds that were open resolved (msg_world_policy). Text that does not fit is cut. */
 int bench_msg_describe(bench_ep *base, char *text, size_t room)
 {
     msg_ep *ep = (msg_ep *)base;

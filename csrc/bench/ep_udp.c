@@ -25,6 +25,10 @@
  *
  * The header is written into the 16 bytes before the payload in place, and their former contents are restored. Header
  * and payload thus leave by one plain send without a copy in user space.
+ *
+ * Invariants. rx_next is the only datagram that is accepted, so nothing is stored out of order. tx_acked <= tx_next in
+ * arithmetic modulo 2^32. A message is complete in rbuf before the next datagram is read (rx_ready). One thread has the
+ * endpoint.
  */
 #include "base/clock.h"
 #include "base/plural.h"
@@ -85,6 +89,8 @@ typedef struct {
     unsigned polls;       /* empty ones, for POLLS_PER_CLOCK */
 } udp_ep;
 
+/* Both sides compute the same window from equal plans and buffers. Datagrams of an earlier run are recognised by `run`,
+ * and dropped. */
 static int udp_prepare(bench_ep *base, const bench_plan *plan)
 {
     udp_ep *ep = (udp_ep *)base;
@@ -295,6 +301,7 @@ static uint64_t in_use(const udp_ep *ep)
     return ep->tx_acked == ep->tx_next ? 0 : ep->n_sent - ep->flight[ep->tx_acked % MAX_WINDOW].message;
 }
 
+/* One try, as all operations: reads at most one datagram. */
 static int udp_flush(bench_ep *base, size_t most)
 {
     udp_ep *ep = (udp_ep *)base;
@@ -347,6 +354,8 @@ static const bench_ops udp_ops = {
     .idle = udp_idle,
 };
 
+/* The socket is connected and stays the caller's, so there is no `close`. Its receive buffer decides the window
+ * (udp_prepare). */
 BENCH_OPEN(udp)
 {
     const int fd = options->fd;

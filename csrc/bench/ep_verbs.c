@@ -16,6 +16,14 @@
  * A message that finds no posted receive is repeated by the card (rnr_retry).
  *
  * Registered memory is not inherited by children, and nothing here forks.
+ *
+ * Invariants. At most window + 2 requests of each kind are with the card, which has DEPTH places, so posting never
+ * fails for lack of room. n_reaped <= n_sent, and n_taken <= n_posted <= n_expected.
+ *
+ * State of the queue pair: INIT (make_queue) --RTR, RTS: verbs_join--> ready --a failure--> error, which flushes all
+ * requests. It does not come back.
+ *
+ * One thread has the endpoint.
  */
 #include "base/explain.h"
 #include "bench/bench.h"
@@ -29,10 +37,10 @@
 #define DEPTH 128 /* work requests of each queue: the largest window, the reply, and the key */
 #define MOST_LEN (1u << 30)
 #define INLINE_WANTED 64u /* bytes that travel in the work request itself */
-#define TIMEOUT 14        /* 4.096 us * 2^14 = 67 ms until the card repeats */
-#define RETRIES 7
-#define FOREVER 7   /* rnr_retry: as long as no receive is posted */
-#define RNR_TIMER 1 /* 10 us between those */
+#define TIMEOUT 14        /* 4.096 us * 2^14 = 67 ms until the card repeats (InfiniBand: Local ACK Timeout) */
+#define RETRIES 7         /* the field's largest value: a peer is given up after about half a second */
+#define FOREVER 7         /* rnr_retry: as long as no receive is posted */
+#define RNR_TIMER 1       /* 10 us between those */
 
 /* A side's address, as the other side gets it. */
 struct verbs_address {
@@ -270,6 +278,8 @@ static void verbs_close_all(bench_ep *base)
 
 /* ---------------------------------------------------------------- connecting */
 
+/* The other side needs the queue pair's number, the first packet number, and the address of the port. Returns the
+ * length. */
 static int verbs_address(bench_ep *base, unsigned char *address, size_t room)
 {
     verbs_ep *ep = (verbs_ep *)base;
@@ -360,6 +370,8 @@ static const char *make_queue(verbs_ep *ep)
     return errno ? "a queue pair that is initialised" : NULL;
 }
 
+/* The device may be a name of libibverbs, with a port and an index of its addresses (link/verbs.h). Any failure closes
+ * what was made. */
 BENCH_OPEN(verbs)
 {
     verbs_ep *ep = bench_ep_new(sizeof *ep, &verbs_ops, options->polled, error);

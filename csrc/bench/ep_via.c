@@ -23,82 +23,25 @@
  * whose place follows from the plan, and consumes an empty receive there. The immediate data is its length. Each side's
  * first message of a run is a send with the place of its receive buffers.
  *
- *      connecting:   accept side   VipConnectWait for a slice, VipConnectAccept, repeatedly
- *                    connect side  VipConnectRequest until the peer waits; `token` is the discriminator that both name
+ * A descriptor and its buffer belong to the NIC from the post until they are reaped or taken, and to this endpoint
+ * otherwise. ep_via_open.c opens and connects the endpoint.
  */
-#include "base/plural.h"
-#include "base/text.h"
-#include "bench/bench.h"
+#include "bench/ep_via.h"
 
-#include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
-#include "viakit.h"
-#include "vipl.h"
-
-#define DEPTH 128 /* descriptors of a direction; a power of two, above the largest window */
-#define DESCRIPTORS_LEN (2 * DEPTH * sizeof(VIP_DESCRIPTOR) + sizeof(struct keys))
-#define CONNECT_TIMEOUT_MS 500
-#define MAX_TOKEN 64
-#define SECRET_LEN 32
-
-/* Where a peer may write: the start of the receive buffers. */
-struct key {
-    uint64_t start;
-    VIP_MEM_HANDLE handle;
-    uint32_t unused;
-};
-
-/* The exchange of keys. It lies behind the descriptors, in the same registered block. */
-struct keys {
-    VIP_DESCRIPTOR receive; /* of the peer's */
-    struct key mine, peers;
-};
-
-typedef struct {
-    bench_ep ep;
-    VIP_NIC_HANDLE nic; /* NULL until it is open, and so on downward */
-    VIP_PROTECTION_HANDLE ptag;
-    VIP_VI_HANDLE vi;
-    bool connected;
-    _Atomic int lost;              /* set by the asynchronous error handler: 1 + VIP_ERROR_CODE */
-    VIP_NIC_ATTRIBUTES attributes; /* of the NIC: address, limits */
-
-    VIP_DESCRIPTOR *sends, *receives; /* [DEPTH] each, in one registered block */
-    VIP_MEM_HANDLE descriptors_handle;
-    unsigned char *memory; /* all buffers, registered */
-    size_t memory_len;
-    bench_memory kind; /* the source of `memory` */
-    VIP_MEM_HANDLE memory_handle;
-
-    bool write, has_sent_key, has_key; /* messages are RDMA writes; this side's key is sent, the peer's is here */
-    struct keys *keys;
-
-    size_t depth; /* most descriptors under way in one direction: window + 2 */
-    uint64_t n_sent, n_reaped, n_expected, n_posted, n_taken;
-} via_ep;
-
-/* An address with space for the longest: the bytes follow a header of 4. */
-typedef union {
-    VIP_NET_ADDRESS net;
-    unsigned char room[4 + 64 + MAX_TOKEN];
-} address;
-
 /* ---------------------------------------------------------------- errors */
 
-/* Never NULL. */
+/* The name of a code, for texts. Never NULL. */
 static const char *code_name(VIP_RETURN code)
 {
     const char *name = viakit_return_name((int)code);
     return name ? name : "an unknown code";
 }
 
-/* A call failed. The provider's text has more detail than the code. Returns BENCH_ERROR. It comes right after the call,
- * because the next call may replace the text. */
-static int call_failed(via_ep *ep, const char *call, VIP_RETURN code)
+int ep_via_failed(via_ep *ep, const char *call, VIP_RETURN code)
 {
     const char *why = viakit_last_error();
     return bench_fail(&ep->ep, BENCH_ERROR, "%s: %s%s%s", call, code_name(code), *why ? ": " : "", why);
@@ -124,7 +67,7 @@ static int descriptor_failed(via_ep *ep, const char *what, const VIP_DESCRIPTOR 
 
 /* Runs on the NIC's own thread, hence atomic. Stores 1 + the code, because a code may be 0. The queues report the end
  * as well, and descriptor_failed then adds the reason. */
-static void on_error(void *context, VIP_ERROR_DESCRIPTOR *error)
+void ep_via_on_error(void *context, VIP_ERROR_DESCRIPTOR *error)
 {
     via_ep *ep = context;
     atomic_store(&ep->lost, 1 + (int)error->ErrorCode);
@@ -141,15 +84,15 @@ static void give_back(via_ep *ep, void *memory, size_t len, bench_memory kind)
         munmap(memory, len);
 }
 
-/* Allocate memory, make its pages resident, and register it. Nothing is left after an error. */
-static int allocate(via_ep *ep, size_t len, bench_memory kind, void **memory, VIP_MEM_HANDLE *handle)
+/* memset makes the pages resident, so that no run includes page faults. */
+int ep_via_allocate(via_ep *ep, size_t len, bench_memory kind, void **memory, VIP_MEM_HANDLE *handle)
 {
     VIP_MEM_ATTRIBUTES attributes = {.Ptag = ep->ptag, .EnableRdmaWrite = ep->write};
     void *made = NULL;
     if (kind == BENCH_MEMORY_VIAKIT) {
         VIP_RETURN code = viakit_alloc(ep->nic, len, &made);
         if (code != VIP_SUCCESS)
-            return call_failed(ep, "viakit_alloc", code);
+            return ep_via_failed(ep, "viakit_alloc", code);
     } else {
         made = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (made == MAP_FAILED)
@@ -158,7 +101,7 @@ static int allocate(via_ep *ep, size_t len, bench_memory kind, void **memory, VI
     memset(made, 0, len);
     VIP_RETURN code = VipRegisterMem(ep->nic, made, len, &attributes, handle);
     if (code != VIP_SUCCESS) {
-        int rc = call_failed(ep, "VipRegisterMem", code);
+        int rc = ep_via_failed(ep, "VipRegisterMem", code);
         give_back(ep, made, len, kind);
         return rc;
     }
@@ -202,7 +145,7 @@ static int post_key_receive(via_ep *ep)
     d->DS[0].Local.Data.Address = &ep->keys->peers;
     d->DS[0].Local.Handle = ep->descriptors_handle;
     VIP_RETURN code = VipPostRecv(ep->vi, d, ep->descriptors_handle);
-    return code == VIP_SUCCESS ? BENCH_DONE : call_failed(ep, "VipPostRecv", code);
+    return code == VIP_SUCCESS ? BENCH_DONE : ep_via_failed(ep, "VipPostRecv", code);
 }
 
 /* Memory that is long enough is kept, with its registration: no run includes the cost of registering. All descriptors
@@ -225,7 +168,7 @@ static int via_prepare(bench_ep *base, const bench_plan *plan)
         release(ep, ep->memory, ep->memory_len, ep->kind, ep->memory_handle);
         ep->memory = NULL;
         ep->memory_len = 0;
-        int rc = allocate(ep, need, plan->memory, &memory, &ep->memory_handle);
+        int rc = ep_via_allocate(ep, need, plan->memory, &memory, &ep->memory_handle);
         if (rc < 0)
             return rc;
         ep->memory = memory;
@@ -249,7 +192,7 @@ static inline int reap(via_ep *ep)
     if (code == VIP_NOT_DONE || code == VIP_TIMEOUT)
         return BENCH_NOT_YET;
     if (code != VIP_SUCCESS)
-        return code == VIP_DESCRIPTOR_ERROR ? descriptor_failed(ep, "send", d) : call_failed(ep, "VipSendDone", code);
+        return code == VIP_DESCRIPTOR_ERROR ? descriptor_failed(ep, "send", d) : ep_via_failed(ep, "VipSendDone", code);
     ep->n_reaped++;
     return BENCH_DONE;
 }
@@ -262,7 +205,7 @@ static inline int take_receive(via_ep *ep, bool dontwait, VIP_DESCRIPTOR **d)
         return BENCH_NOT_YET;
     if (code != VIP_SUCCESS)
         return code == VIP_DESCRIPTOR_ERROR ? descriptor_failed(ep, "receive", *d)
-                                            : call_failed(ep, "VipRecvDone", code);
+                                            : ep_via_failed(ep, "VipRecvDone", code);
     return BENCH_DONE;
 }
 
@@ -280,7 +223,7 @@ static int exchange_keys(via_ep *ep)
         *d = key;
         VIP_RETURN code = VipPostSend(ep->vi, d, ep->descriptors_handle);
         if (code != VIP_SUCCESS)
-            return call_failed(ep, "VipPostSend", code);
+            return ep_via_failed(ep, "VipPostSend", code);
         ep->has_sent_key = true;
         ep->n_sent++;
     }
@@ -312,7 +255,7 @@ static inline int post_receives(via_ep *ep)
         d->CS.Status = 0;
         VIP_RETURN code = VipPostRecv(ep->vi, d, ep->descriptors_handle);
         if (code != VIP_SUCCESS)
-            return call_failed(ep, "VipPostRecv", code);
+            return ep_via_failed(ep, "VipPostRecv", code);
         ep->n_posted++;
     }
     return BENCH_DONE;
@@ -345,7 +288,7 @@ static int via_send(bench_ep *base, size_t len)
     d->CS.Status = 0;
     VIP_RETURN code = VipPostSend(ep->vi, d, ep->descriptors_handle);
     if (code != VIP_SUCCESS)
-        return call_failed(ep, "VipPostSend", code);
+        return ep_via_failed(ep, "VipPostSend", code);
     ep->n_sent++;
     return BENCH_DONE;
 }
@@ -417,7 +360,7 @@ static void via_close(bench_ep *base)
     }
 }
 
-static const bench_ops via_ops = {
+const bench_ops ep_via_ops = {
     .name = "via",
     .min_len = 0,
     .allocates = true,
@@ -430,169 +373,3 @@ static const bench_ops via_ops = {
     .flush = via_flush,
     .close = via_close,
 };
-
-/* ---------------------------------------------------------------- opening and connecting */
-
-/* Create everything that a VI needs before it connects. BENCH_DONE or an error. The error handler is set before the VI
- * exists, so it misses no error. Faults are set before anything connects. After an error bench_close releases what was
- * made. */
-static int open_all(via_ep *ep, const bench_via_options *options)
-{
-    viakit_nic_options nic;
-    memset(&nic, 0, sizeof nic);
-    nic.size = sizeof nic;
-    nic.form = (viakit_form)options->form;
-    nic.mtu = options->mtu;
-    nic.retransmission = (viakit_retransmission)options->retransmission;
-    nic.checksum = (viakit_checksum)options->checksum;
-    nic.spin_us = options->spin_us > 0 ? options->spin_us
-                  : options->polled    ? 0
-                                       : -1; /* 0 means the default, not "never" */
-    VIP_RETURN code = viakit_open_nic(options->device, &nic, &ep->nic);
-    if (code != VIP_SUCCESS) {
-        ep->nic = NULL;
-        return call_failed(ep, options->device, code);
-    }
-    if (options->faults && *options->faults) {
-        viakit_faults faults = {.size = sizeof faults};
-        if ((code = viakit_parse_faults(options->faults, &faults)) != VIP_SUCCESS ||
-            (code = viakit_set_faults(ep->nic, &faults)) != VIP_SUCCESS)
-            return call_failed(ep, "viakit_set_faults", code);
-    }
-    VipErrorCallback(ep->nic, ep, on_error);
-    if ((code = VipQueryNic(ep->nic, &ep->attributes)) != VIP_SUCCESS)
-        return call_failed(ep, "VipQueryNic", code);
-    if ((code = VipNSInit(ep->nic, NULL)) != VIP_SUCCESS)
-        return call_failed(ep, "VipNSInit", code);
-    if ((code = VipCreatePtag(ep->nic, &ep->ptag)) != VIP_SUCCESS)
-        return call_failed(ep, "VipCreatePtag", code);
-    ep->write = options->rdma_write;
-    VIP_VI_ATTRIBUTES attributes = {
-        .EnableRdmaWrite = options->rdma_write,
-        .ReliabilityLevel =
-            (VIP_RELIABILITY_LEVEL)(options->reliability ? options->reliability : VIP_SERVICE_RELIABLE_DELIVERY),
-        .MaxTransferSize = ep->attributes.MaxTransferSize,
-        .Ptag = ep->ptag,
-    };
-    if ((code = VipCreateVi(ep->nic, &attributes, NULL, NULL, &ep->vi)) != VIP_SUCCESS) {
-        ep->vi = NULL;
-        return call_failed(ep, "VipCreateVi", code);
-    }
-    if (options->secret && (code = viakit_set_vi_secret(ep->vi, options->secret, SECRET_LEN)) != VIP_SUCCESS)
-        return call_failed(ep, "viakit_set_vi_secret", code);
-    void *block = NULL;
-    int rc = allocate(ep, DESCRIPTORS_LEN, BENCH_MEMORY_USER, &block, &ep->descriptors_handle);
-    if (rc < 0)
-        return rc;
-    ep->sends = block;
-    ep->receives = ep->sends + DEPTH;
-    ep->keys = (struct keys *)(void *)(ep->receives + DEPTH);
-    return BENCH_DONE;
-}
-
-bench_ep *bench_via_open(const bench_via_options *options, char *error)
-{
-    via_ep *ep = bench_ep_new(sizeof *ep, &via_ops, options->polled, error);
-    if (ep && open_all(ep, options) < 0)
-        return bench_ep_fail(&ep->ep, error, "%s", ep->ep.error);
-    return ep ? &ep->ep : NULL;
-}
-
-/* Return the length of the address in bytes. */
-int bench_via_address(bench_ep *base, unsigned char *host, size_t room)
-{
-    via_ep *ep = (via_ep *)base;
-    if (room < ep->attributes.NicAddressLen)
-        return bench_fail(base, BENCH_ERROR, "no room for an address of %u byte%s", ep->attributes.NicAddressLen,
-                          vk_s(ep->attributes.NicAddressLen));
-    memcpy(host, ep->attributes.LocalNicAddress, ep->attributes.NicAddressLen);
-    return ep->attributes.NicAddressLen;
-}
-
-/* Build a VIP_NET_ADDRESS of host and token, which is the discriminator. VIPL's address is the host's bytes, then the
- * discriminator's, with both lengths in front. */
-static int make_address(via_ep *ep, address *a, const unsigned char *host, size_t host_len, const unsigned char *token,
-                        size_t token_len)
-{
-    if (host_len > 64 || token_len > MAX_TOKEN || token_len > ep->attributes.MaxDiscriminatorLen)
-        return bench_fail(&ep->ep, BENCH_ERROR, "address of %zu or discriminator of %zu byte%s is too long", host_len,
-                          token_len, vk_s(token_len));
-    memset(a, 0, sizeof *a);
-    a->net.HostAddressLen = (VIP_UINT16)host_len;
-    a->net.DiscriminatorLen = (VIP_UINT16)token_len;
-    memcpy(a->room + offsetof(VIP_NET_ADDRESS, HostAddress), host, host_len);
-    memcpy(a->room + offsetof(VIP_NET_ADDRESS, HostAddress) + host_len, token, token_len);
-    return BENCH_DONE;
-}
-
-/* One try, of a slice. The caller repeats it and checks its own deadline in between. The room for the remote address is
- * given in its two lengths, as VipConnectWait requires. */
-int bench_via_accept(bench_ep *base, const unsigned char *token, size_t token_len)
-{
-    via_ep *ep = (via_ep *)base;
-    address local, remote;
-    VIP_VI_ATTRIBUTES attributes;
-    VIP_CONN_HANDLE connection = NULL;
-    int rc = make_address(ep, &local, ep->attributes.LocalNicAddress, ep->attributes.NicAddressLen, token, token_len);
-    if (rc < 0)
-        return rc;
-    memset(&remote, 0, sizeof remote);
-    remote.net.HostAddressLen = 64;
-    remote.net.DiscriminatorLen = MAX_TOKEN;
-    VIP_RETURN code = VipConnectWait(ep->nic, &local.net, BENCH_SLICE_MS, &remote.net, &attributes, &connection);
-    if (code == VIP_TIMEOUT)
-        return BENCH_NOT_YET;
-    if (code != VIP_SUCCESS)
-        return call_failed(ep, "VipConnectWait", code);
-    code = VipConnectAccept(connection, ep->vi);
-    if (code == VIP_TIMEOUT)
-        return BENCH_NOT_YET; /* the peer gave this request up, and will send another */
-    if (code == VIP_REJECT) { /* another process, which lacks the secret, has requested the discriminator */
-        VipConnectReject(connection);
-        return BENCH_NOT_YET;
-    }
-    if (code != VIP_SUCCESS) {
-        int failed = call_failed(ep, "VipConnectAccept", code);
-        VipConnectReject(connection);
-        return failed;
-    }
-    ep->connected = true;
-    return BENCH_DONE;
-}
-
-/* Also one try: NOT_YET until the other side waits. */
-int bench_via_connect(bench_ep *base, const unsigned char *host, size_t host_len, const unsigned char *token,
-                      size_t token_len)
-{
-    via_ep *ep = (via_ep *)base;
-    address local, remote;
-    VIP_VI_ATTRIBUTES attributes;
-    int rc = make_address(ep, &remote, host, host_len, token, token_len);
-    if (rc > 0)
-        rc = make_address(ep, &local, ep->attributes.LocalNicAddress, ep->attributes.NicAddressLen, token, token_len);
-    if (rc < 0)
-        return rc;
-    VIP_RETURN code = VipConnectRequest(ep->vi, &local.net, &remote.net, CONNECT_TIMEOUT_MS, &attributes);
-    if (code == VIP_NO_MATCH || code == VIP_TIMEOUT)
-        return BENCH_NOT_YET; /* the peer is not waiting yet, or is between two slices of waiting */
-    if (code != VIP_SUCCESS)
-        return call_failed(ep, "VipConnectRequest", code);
-    ep->connected = true;
-    return BENCH_DONE;
-}
-
-/* ---------------------------------------------------------------- counters and description */
-
-int bench_via_counters(bench_ep *base, uint64_t *values, int n)
-{
-    return bench_nic_counters(((via_ep *)base)->nic, values, n);
-}
-
-int bench_via_describe(bench_ep *base, char *text, size_t room)
-{
-    via_ep *ep = (via_ep *)base;
-    struct vk_text t = {text, room, 0};
-    int rc = bench_nic_describe(base, ep->nic, &t);
-    vk_put(&t, "nic_name=%s\n", ep->attributes.Name);
-    return rc < 0 ? rc : (int)t.len;
-}

@@ -12,6 +12,15 @@
 // Frames carry the kernel's header for offloads (virtio_net_hdr) in and out. A super-frame of TCP therefore crosses the relay
 // in one piece, and a checksum that the sender left to its card is completed by the receiver.
 //
+// A turn of the loop: every ring is emptied into its queue. Then up to BATCH due frames leave. Then the process sleeps until a
+// frame arrives, the next one is due, or a socket has room. A frame's delay counts from the kernel's time stamp, so a late turn
+// makes frames late only by the time beyond the delay.
+//
+//   port.full         the head of the ring did not fit: the ring is not polled until the queue has shrunk
+//   port.blocked_by   the socket of that port has no room: the queue waits, and keeps its order
+//
+// Not done: learning of addresses. The plan names the host behind each port, and frames to any other go to all ports.
+//
 // One thread calls relay_run. Nothing is shared but the counts.
 
 #include "bench/relay.h"
@@ -32,22 +41,24 @@
 #include <unistd.h>
 
 enum {
-    RING_LEN = 32 << 20,   // memory of a ring, bytes
-    RINGS_LEN = 128 << 20, // of all rings
-    RING_LEAST = 2 << 20,
-    BLOCK_LEN = 64 << 10,
-    QUEUE_LEN = 64 << 20, // most bytes that wait in a queue; touched only as far as needed
-    BATCH = 32,           // frames sent before the rings are emptied again
+    RING_LEN = 32 << 20,   // memory of a ring, bytes; locked by the kernel, hence the limits
+    RINGS_LEN = 128 << 20, // of all rings, so that a testbed of many hosts fits a small machine
+    RING_LEAST = 2 << 20,  // but never less: a burst of super-frames
+    BLOCK_LEN = 64 << 10,  // contiguous memory, which the kernel must find; larger only for longer slots
+    QUEUE_LEN = 64 << 20,  // most bytes that wait in a queue; touched only as far as needed
+    BATCH = 32,            // frames sent before the rings are emptied again
     VNET_LEN = sizeof(struct virtio_net_hdr),
 };
 #define AGE_MAX_NS 10000000000U // an older time of arrival is not believed: the wall clock was set meanwhile
 
+// The head of a frame in a queue. Records begin at multiples of 8 bytes, and are copied out before use.
 typedef struct record {
     uint64_t due_ns; // CLOCK_MONOTONIC
     uint32_t len;    // of what follows: the virtio header and the frame
     uint32_t frame_len;
 } record;
 
+// One interface of the switch. Zeroed, and fd -1, until open_port.
 typedef struct port {
     int fd;
     const uint8_t *host;                  // MAC address behind this port; the plan's
@@ -82,6 +93,7 @@ static void add(uint64_t *count, uint64_t more)
     __atomic_store_n(count, *count + more, __ATOMIC_RELAXED);
 }
 
+// A maximum so far. As add(): one writer, and a store that readers see whole.
 static void raise_to(uint64_t *count, uint64_t value)
 {
     if (value > *count)
@@ -99,7 +111,7 @@ static size_t min_size(size_t a, size_t b)
 }
 
 // Create the ring of a port. Every slot has room for the longest frame, so a wire without super-frames has many more slots.
-// They hold what arrives while the relay does not run; a frame waits for its delay in the queue.
+// They hold what arrives while the relay does not run; a frame waits for its delay in the queue. Returns 0 or an errno.
 static int open_ring(port *p, int n_ports)
 {
     int version = TPACKET_V2, one = 1;
@@ -171,7 +183,8 @@ static struct tpacket2_hdr *slot_at(const port *p, unsigned i)
     return (void *)(p->ring + i / p->per_block * p->block_len + i % p->per_block * p->slot_len);
 }
 
-// Append a frame of the ring to the queue; false if there is no room.
+// Append a frame of the ring to the queue; false if there is no room. The virtio header lies in the ring directly in front of
+// the frame, at tp_mac - VNET_LEN, and is sent with it.
 static bool enqueue(relay *r, port *p, const struct tpacket2_hdr *slot, uint64_t due_ns)
 {
     record head = {.due_ns = due_ns, .len = VNET_LEN + slot->tp_snaplen, .frame_len = slot->tp_snaplen};
@@ -201,7 +214,9 @@ static void count_drops(relay *r, const port *p)
         add(&r->counts->dropped, stats.tp_drops);
 }
 
-// Copy the frame of a slot to the queue. Returns false if the queue has no room.
+// Copy the frame of a slot to the queue. Returns false if the queue has no room. Frames that this process sent itself, and
+// frames that were cut at the length of a slot, are skipped. The kernel stamps frames with the wall clock, so the time of
+// arrival is converted by the frame's age, which a step of that clock would falsify (AGE_MAX_NS).
 static bool take(relay *r, port *p, const struct tpacket2_hdr *slot, uint64_t wall, uint64_t now)
 {
     const struct sockaddr_ll *from = (const void *)((const uint8_t *)slot + TPACKET_ALIGN(sizeof *slot));
@@ -216,7 +231,7 @@ static bool take(relay *r, port *p, const struct tpacket2_hdr *slot, uint64_t wa
     return enqueue(r, p, slot, now - age + r->delay_ns);
 }
 
-// Move the frames of a port from the ring to the queue.
+// Move the frames of a port from the ring to the queue. At most one turn of the ring, so that no port starves the others.
 static void empty_ring(relay *r, port *p)
 {
     uint64_t wall = clock_ns(CLOCK_REALTIME), now = clock_ns(CLOCK_MONOTONIC);
@@ -239,7 +254,8 @@ static void empty_ring(relay *r, port *p)
         count_drops(r, p);
 }
 
-// Send one frame to one port. Returns false if its socket has no room.
+// Send one frame to one port. Returns false if its socket has no room. A frame that the interface refuses is lost, and counted,
+// as a switch loses it: the host may have ended (ENETDOWN), or the frame may be too long for its MTU.
 static bool send_to(relay *r, int to, const uint8_t *data, size_t len)
 {
     for (;;) {
@@ -273,7 +289,9 @@ static bool forward(relay *r, int from, const record *head, const uint8_t *data)
     return true;
 }
 
-// Send up to BATCH frames that are due, the earliest first. Returns when the next one is due, UINT64_MAX if none waits.
+// Send up to BATCH frames that are due, the earliest first. Returns when the next one is due, UINT64_MAX if none waits. A port
+// whose head is blocked is left out: its frames behind the head must not overtake it. The ports are few, so each turn looks at
+// all of them.
 static uint64_t send_due(relay *r)
 {
     for (int n = 0;; n++) {
@@ -330,6 +348,8 @@ static int await(relay *r, uint64_t due_ns)
     return 0;
 }
 
+// See relay.h. Every wake-up comes from ppoll, whose time-out has nanoseconds; the timer slack of the thread is set to 1 ns,
+// and stays so, because the thread has no other purpose.
 int relay_run(const relay_port_plan *ports, int n_ports, uint64_t delay_ns, uint32_t longest, relay_counts *counts,
               void (*ready)(void *context), void *context)
 {

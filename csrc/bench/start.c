@@ -29,6 +29,7 @@ static int begin_virtual_time(bench_ep *ep, const bench_plan *plan)
     }
 }
 
+/* See bench.h. Without a simulated machine this is bench_run_now alone. */
 int bench_run(bench_ep *ep, const bench_plan *plan, double *samples)
 {
     vk_virtual_adopt();

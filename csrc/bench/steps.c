@@ -25,11 +25,13 @@
 
 #define STALL_MS 2000 /* longest wait for a message that has been sent */
 
+/* Ticks of bench_ticks(). */
 static double seconds_of(uint64_t ticks)
 {
     return (double)ticks * bench_ns_per_tick() * 1e-9;
 }
 
+/* getppid is not cached by the C library, and does nothing in the kernel. */
 double bench_step_call(int n)
 {
     uint64_t begun = bench_ticks();

@@ -14,6 +14,17 @@
  * way as its own thread enters it: a program's thread that uses the NIC keeps its bias (own.h), and nothing is driven,
  * completed or counted. Descriptors are not read: they belong to the program, which may have unmapped those that are
  * done. The snapshot has the values that the NIC noted when they were posted.
+ *
+ * Memory of a snapshot: items of equal size, in the order of the text. Bytes of the program take the place of whole
+ * items behind the item that has their number:
+ *
+ *     | OBJECT | "device" BYTES 9 | eth:eth0. ...... | "mtu" NUMBER 1500 | ... | END_OBJECT |
+ *                                   ^ items_of(9) items that hold bytes
+ *
+ * Invariant: n counts every item, also those that did not fit. So one try shows how much the next one needs, and a
+ * snapshot is complete if n <= room.
+ *
+ * Threads: any may take a snapshot of any NIC of the process. via_snapshot_text needs no NIC, and no lock.
  */
 #include <ctype.h>
 #include <stdio.h>
@@ -42,12 +53,13 @@
 
 #define MOST_DESCRIPTORS 16 /* listed per queue, the oldest; the others are only counted */
 #define MOST_CONNS 256      /* listed: unknown peers can make any number of them */
-#define FIRST_ROOM 512      /* items: enough for a NIC with some VIs */
+#define FIRST_ROOM 512      /* items, 12 KiB: enough for a NIC with some VIs */
 
 /* The forms of values in JSON. Handles and addresses are strings of hexadecimal digits, because most readers parse
  * JSON's numbers as doubles and lose the lowest bits of 64. */
 enum form { OBJECT, LIST, END_OBJECT, END_LIST, NUMBER, BOOL, HEX, NOTHING, ADDRESS, WORD, BYTES };
 
+/* One value, or the beginning or end of a list or object. 24 bytes. */
 struct item {
     const char *name; /* NULL: an element of a list */
     uint64_t value; /* WORD: a string of this library. BYTES: their number; the bytes take the place of items behind */
@@ -55,8 +67,8 @@ struct item {
 };
 
 struct snapshot {
-    struct item *items;
-    size_t room, n; /* n counts also the items that did not fit */
+    struct item *items; /* [room], allocated and resident before the NIC is entered */
+    size_t room, n;     /* n counts also the items that did not fit */
 };
 
 /* ---------------------------------------------------------------- noting, as the owner */
@@ -76,6 +88,7 @@ static void note_number(struct snapshot *s, const char *name, uint64_t value)
     note(s, name, NUMBER, value);
 }
 
+/* JSON's true and false, so any value but 0 becomes 1. */
 static void note_bool(struct snapshot *s, const char *name, int value)
 {
     note(s, name, BOOL, value != 0);
@@ -87,6 +100,7 @@ static void note_handle(struct snapshot *s, const char *name, const void *handle
     note(s, name, handle ? HEX : NOTHING, (uintptr_t)handle);
 }
 
+/* A station's address: six bytes, in the first six of the value. */
 static void note_address(struct snapshot *s, const char *name, const uint8_t address[6])
 {
     uint64_t value = 0;
@@ -145,8 +159,8 @@ static const char *operation_name(int is_recv, uint16_t control)
     }
 }
 
-/* The numbers of descriptors, and the oldest ones as the NIC noted them. The order of the tests for a state matters: a
- * done descriptor was also sent. */
+/* The numbers of descriptors, and the oldest ones as the NIC noted them. The three counts run freely: reaped <= done <=
+ * posted, modulo 2^32. The order of the tests for a state matters: a done descriptor was also sent. */
 static void note_queue(struct snapshot *s, const char *name, const struct via_queue *q)
 {
     note(s, name, OBJECT, 0);
@@ -191,7 +205,8 @@ static void note_peer(struct snapshot *s, const struct via_vi *vi)
     note(s, NULL, END_OBJECT, 0);
 }
 
-/* The parts of a VI that the program and the peer see, and the progress of both directions. */
+/* The parts of a VI that the program and the peer see, and the progress of both directions. No other thread changes
+ * them meanwhile, because the caller owns the NIC. */
 static void note_vi(struct snapshot *s, const struct via_vi *vi)
 {
     /* By VIP_STATE_*, of which there are four. */
@@ -408,7 +423,8 @@ static int make_room(struct snapshot *s, size_t n)
     return s->items != NULL;
 }
 
-/* Repeats with as much memory as was counted, until no object was added in between. NULL: *code has the reason. */
+/* Repeats with as much memory as was counted, until no object was added in between. No bound on the tries is needed:
+ * each has at least an eighth more room than the program needed at the last. NULL: *code has the reason. */
 struct snapshot *via_snapshot_take(VIP_NIC_HANDLE handle, VIP_RETURN *code)
 {
     struct snapshot *s = calloc(1, sizeof *s);

@@ -24,7 +24,6 @@
 #include "via/observer.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -44,7 +43,7 @@
 #include "via/vi.h"
 #include "via/work.h"
 
-/* The default of ring_bytes. */
+/* The default of ring_bytes: some 5000 frames of 1500 bytes, for the writer's interval of 2 to 16 ms (tap_file.c). */
 #define RING_BYTES (8u << 20)
 #define LEAST_SNAP 48u /* the wire header and an RDMA block */
 
@@ -113,7 +112,8 @@ static void record_link_frame(struct via_tap *tap, uint64_t time, const uint8_t 
     record_sent(tap, time, to, iov, n, note);
 }
 
-/* Records an event of the VI at that time (0: now). The fields common to all events are filled in here. */
+/* Records an event of the VI at that time (0: now). Called by hooks, so with the NIC's ownership; the tap exists then.
+ * The fields common to all events are filled in here. */
 static void record_event(const struct via_vi *vi, uint64_t time, viakit_event event)
 {
     struct via_tap *tap = vi->nic->tap;
@@ -341,8 +341,8 @@ static const struct link_ops **place_of(struct via_nic *nic)
     return nic->link_client.fault ? fault_inner(nic->link_client.fault) : &nic->ops;
 }
 
-/* Installs the tap. Called by the owner. From here on every frame passes the tap, in both directions: whole_message
- * matches nothing any more. */
+/* Installs the tap. Called by the owner, so no frame is being sent or handled meanwhile. From here on every frame
+ * passes the tap, in both directions: whole_message matches nothing any more. */
 static void put_in(struct via_nic *nic, struct via_tap *tap)
 {
     const struct link_ops **place = place_of(nic);
@@ -388,14 +388,14 @@ static struct via_tap *make_tap(struct via_nic *nic, const viakit_tap_options *g
     return tap;
 }
 
+/* The tap is neither in a NIC nor in a file. */
 static void free_tap(struct via_tap *tap)
 {
     vk_ring_fini(&tap->ring);
     free(tap);
 }
 
-/* The caller holds the mutex. */
-static VIP_RETURN open_tap(struct via_nic *nic, const char *file, const viakit_tap_options *options, int append)
+VIP_RETURN tap_open(struct via_nic *nic, const char *file, const viakit_tap_options *options, int append)
 {
     if (nic->tap)
         return vk_fail(VIP_INVALID_STATE, "the NIC %s has a tap already%s%s: close that first", nic->device,
@@ -449,13 +449,14 @@ static struct via_nic *begin(VIP_NIC_HANDLE handle, int needs_tap, VIP_RETURN *c
     return NULL;
 }
 
+/* VK_HOLD_CANCEL: a thread that is cancelled here would leave the mutex locked. */
 VIP_RETURN viakit_tap_open(VIP_NIC_HANDLE handle, const char *file, const viakit_tap_options *options)
 {
     VK_HOLD_CANCEL;
     VIP_RETURN code;
     struct via_nic *nic = begin(handle, 0, &code);
     if (nic) {
-        code = open_tap(nic, file, options, 0);
+        code = tap_open(nic, file, options, 0);
         via_tap_unlock();
     }
     return code;
@@ -528,66 +529,11 @@ VIP_RETURN viakit_query_tap(VIP_NIC_HANDLE handle, viakit_tap_info *info)
     return VIP_SUCCESS;
 }
 
+/* Called without ownership, because closing waits for the file. */
 void via_tap_end(struct via_nic *nic)
 {
     via_tap_lock();
     if (nic->tap)
         close_tap(nic);
     via_tap_unlock();
-}
-
-/* ---------------------------------------------------------------- VIAKIT_TAP */
-
-/* Parses "NAME=NUMBER" with this name, up to `most`. Returns 1 on success. */
-static int parse_number(const char *word, const char *name, unsigned long most, unsigned long *value)
-{
-    size_t n = strlen(name);
-    char *end;
-    if (strncmp(word, name, n) != 0 || word[n] != '=' || word[n + 1] < '0' || word[n + 1] > '9')
-        return 0;
-    *value = strtoul(word + n + 1, &end, 10);
-    return *end == 0 && *value <= most;
-}
-
-/* Parses one word after the file name. */
-static int parse_word(const char *word, viakit_tap_options *o)
-{
-    unsigned long v;
-    if (strcmp(word, "events") == 0)
-        o->events = 1;
-    else if (strcmp(word, "noframes") == 0)
-        o->no_frames = 1;
-    else if (parse_number(word, "snap", UINT32_MAX, &v))
-        o->snap_len = (VIP_UINT32)v;
-    else if (parse_number(word, "ring", UINT32_MAX, &v))
-        o->ring_bytes = (VIP_UINT32)v;
-    else if (parse_number(word, "limit", ULONG_MAX, &v))
-        o->file_bytes = v;
-    else
-        return 0;
-    return 1;
-}
-
-/* Opens the tap of VIAKIT_TAP=FILE[,WORD...]. Further NICs of the same process continue the same file (append). */
-VIP_RETURN via_tap_from_environment(struct via_nic *nic)
-{
-    const char *text = secure_getenv("VIAKIT_TAP"); /* NULL in setuid programs */
-    viakit_tap_options o = {.size = sizeof o};
-    char words[768], *rest, *word;
-    if (text == NULL || *text == 0)
-        return VIP_SUCCESS;
-    if (strlen(text) >= sizeof words)
-        return vk_fail(VIP_INVALID_PARAMETER, "VIAKIT_TAP is too long: give at most %zu bytes", sizeof words - 1);
-    strcpy(words, text);
-    const char *file = strtok_r(words, ",", &rest);
-    if (file == NULL)
-        return vk_fail(VIP_INVALID_PARAMETER, "VIAKIT_TAP=%s: must begin with the name of a file or folder", text);
-    while ((word = strtok_r(NULL, ",", &rest)) != NULL)
-        if (!parse_word(word, &o))
-            return vk_fail(VIP_INVALID_PARAMETER,
-                           "VIAKIT_TAP: '%s' is none of events, noframes, snap=BYTES, ring=BYTES, limit=BYTES", word);
-    via_tap_lock();
-    VIP_RETURN code = open_tap(nic, file, &o, 1);
-    via_tap_unlock();
-    return code;
 }

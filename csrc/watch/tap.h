@@ -76,8 +76,12 @@ struct tap_event {
 /* via_tap_from_environment: opens the tap that VIAKIT_TAP requests; called by VipOpenNic. via_tap_end: closes the NIC's
  * tap; called by VipCloseNic, as the only user of the NIC. The former returns VIP_SUCCESS without VIAKIT_TAP, and an
  * error with an explanation for one that cannot be opened. The latter waits until the rest of the ring is written. */
-VIP_RETURN via_tap_from_environment(struct via_nic *nic);
+VIP_RETURN via_tap_from_environment(struct via_nic *nic); /* tap_environment.c */
 void via_tap_end(struct via_nic *nic);
+
+/* Opens a tap into a file, NULL: to be read. The caller holds the mutex, and not the NIC's ownership. append: continue
+ * behind what this process wrote there before. Returns VIP_SUCCESS, or an error with an explanation. */
+VIP_RETURN tap_open(struct via_nic *nic, const char *file, const viakit_tap_options *options, int append);
 
 /* ---------------------------------------------------------------- files: tap_file.c
  *

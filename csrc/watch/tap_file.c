@@ -13,6 +13,18 @@
  *
  *    the file:   section | interface 0 (frames of A) | interface 1 (events of A) | packet | packet | ...
  *                ... | interface 2 (frames of B) | packets of any of them, by time ... | statistics of A
+ *
+ * Life of a file:
+ *
+ *     make_file --first tap attached--> drained by the writer, flush, detach --last tap detached--> statistics, closed
+ *                                           '--a write fails--> fd -1: records are dropped, and `error` is kept
+ *
+ * Invariants. A file is in `files` as long as it has a tap. Its interfaces precede the packets that name them. A file's
+ * times never go back, except by a record that became visible more than SETTLE late. The writer thread exists if and
+ * only if a tap with a file does, STOPPING aside.
+ *
+ * Order between the threads: the ring's own (base/ring.h): the producer shows a record after it has filled it, and the
+ * consumer reads it after it has seen that. All other state is guarded by `mutex`.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -39,13 +51,14 @@
 #include "via/nic.h"
 #include "watch/tap.h"
 
-#define OUT_BYTES (256u << 10)
-#define LEAST_ROOM (96u << 10)      /* one block of any frame fits into this */
+#define OUT_BYTES (256u << 10)      /* of a file's buffer, so that most system calls write much */
+#define LEAST_ROOM (96u << 10)      /* one block of any frame fits into this: a super-frame has at most 64 KiB */
 #define PERIOD (2 * VK_MS)          /* the writer's interval while there are records ... */
 #define PERIOD_LONGEST (16 * VK_MS) /* ... and its longest interval */
 #define SETTLE (2 * VK_MS)          /* records younger than this wait: an earlier one may not be visible yet */
 #define PATH_BYTES sizeof(((viakit_tap_info *)0)->file)
 
+/* A capture that is being written, or the blocks of a tap that is read. Guarded by the mutex. */
 struct tap_file {
     struct tap_file *next;
     char name[PATH_BYTES]; /* the name as given ... */
@@ -58,6 +71,7 @@ struct tap_file {
     struct pcapng_buffer out; /* headers and packets that are not written yet */
 };
 
+/* Guards everything here but the rings' producers. `changed`: writer_state has changed, or the writer should look. */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static struct tap_file *files;
@@ -516,6 +530,7 @@ int tap_file_detach(struct via_tap *tap)
     return error;
 }
 
+/* A tap that is read has nothing to flush: its reader takes the records. */
 int tap_file_flush(struct via_tap *tap)
 {
     struct tap_file *f = tap->file;
@@ -524,6 +539,8 @@ int tap_file_flush(struct via_tap *tap)
     return f->error;
 }
 
+/* Blocks are never divided, so a reader can append what it gets. A buffer that is too short is an error without a loss:
+ * the record stays in the ring. */
 VIP_RETURN tap_file_read(struct via_tap *tap, void *buffer, size_t len, size_t *n)
 {
     struct tap_file *f = tap->file;
