@@ -21,8 +21,8 @@
 
 #include <string.h>
 
-#define CONNECT_TIMEOUT_MS \
-    500               /* of one request; the other side waits in slices of BENCH_SLICE_MS, one of which it meets */
+/* Limit of one request. The other side waits in slices of BENCH_SLICE_MS, so a request meets several of them. */
+#define CONNECT_TIMEOUT_MS 500
 #define MAX_TOKEN 64  /* bytes; the NIC's own limit may be lower (MaxDiscriminatorLen) */
 #define SECRET_LEN 32 /* bytes, as viakit_set_vi_secret requires */
 

@@ -7,6 +7,13 @@
  *
  *     skew_ns 0    warmup calls | enter[0]  n calls back to back  leave[0]              -> mean of a run
  *     otherwise    warmup calls | random delay, enter[i], call, leave[i] | the next ... -> time after the last arrival
+ *
+ * Clocks. enter[] and leave[] are times of vk_now(), which all processes of a machine share. On several machines only
+ * the differences within a rank are comparable. On a simulated machine the clock is virtual, and starts on all ranks
+ * together.
+ *
+ * Owner: the program's one thread. The world is opened without `threads`, and its interrupt callback is hung_up(), so a
+ * measurement ends when its controller dies.
  */
 #include "coll/measure.h"
 
@@ -109,6 +116,7 @@ int coll_measure_open(const coll_measure_options *o, coll_measure **out, char *e
     return code;
 }
 
+/* The world waits for the others, so that the last collective has ended everywhere. NULL is allowed. */
 void coll_measure_close(coll_measure *m)
 {
     if (m == NULL)
@@ -123,6 +131,7 @@ const coll *coll_measure_group(const coll_measure *m)
     return m->group;
 }
 
+/* A rank of another host if there is one, in the usual order of ranks by hosts. */
 const char *coll_measure_route(const coll_measure *m)
 {
     return msg_peer_route(m->world, msg_rank(m->world) ? 0 : msg_size(m->world) - 1);
@@ -156,7 +165,8 @@ static void be_late(uint64_t ns, int crowded)
     }
 }
 
-/* Run the plan. The first error ends it. */
+/* Run the plan. The first error ends it, and enter and leave are then incomplete. Returns 0, or the code of the
+ * call. */
 static int loop(int (*call)(void *), void *context, const coll_measure_run_plan *plan)
 {
     /* Never 0. */
@@ -196,7 +206,7 @@ static int next_root(int *root, int n)
     return now;
 }
 
-/* Lengths are bytes; reductions add doubles, the most common case. */
+/* Lengths are bytes; reductions add doubles, the most common case. For loop(): returns a msg_error. */
 static int viakit_call(void *context)
 {
     struct viakit_context *o = context;
@@ -240,6 +250,8 @@ static int begin_virtual_time(coll_measure *m, const struct vk_virtual *v)
     }
 }
 
+/* The clock of a simulated machine runs only from begin to end, so that neither connecting nor the exchange of results
+ * costs virtual time. enter and leave are the caller's, with room for plan->n times. */
 int coll_measure_run(coll_measure *m, const coll_measure_work *work, int algorithm, const coll_measure_run_plan *plan)
 {
     struct viakit_context own = {.group = m->group, .work = work, .algorithm = algorithm};
@@ -274,13 +286,13 @@ struct mpi_context {
     } call;
 };
 
-/* Found by name in the library: no mpi.h is needed. */
+/* Found by name in the library: no mpi.h is needed. COLL_NOTHING has no function, and is refused. */
 static const char *const functions[COLL_N_OPERATIONS] = {
     [COLL_BARRIER] = "MPI_Barrier",     [COLL_BCAST] = "MPI_Bcast",         [COLL_REDUCE] = "MPI_Reduce",
     [COLL_ALLREDUCE] = "MPI_Allreduce", [COLL_ALLGATHER] = "MPI_Allgather", [COLL_ALLTOALL] = "MPI_Alltoall",
 };
 
-/* Reductions of whole doubles, all others of bytes, as in viakit_call. */
+/* Reductions of whole doubles, all others of bytes, as in viakit_call. Counts are int, so w->len must be below 2^31. */
 static int mpi_call(void *context)
 {
     struct mpi_context *t = context;
@@ -301,6 +313,7 @@ static int mpi_call(void *context)
     }
 }
 
+/* The library is loaded and initialised by the caller (mpi4py, usually), and its handles come from there. */
 int coll_measure_run_mpi(const coll_measure_mpi *mpi, const coll_measure_work *work, const coll_measure_run_plan *plan)
 {
     struct mpi_context mpi_run = {.work = work, .mpi = mpi};

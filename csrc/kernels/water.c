@@ -3,6 +3,16 @@
  *
  * A step is predict, place, intra and pair_forces (in any order), fold, correct, wrap. apps/water.py makes a program of
  * them, and apps/water_numpy.py has the same in NumPy.
+ *
+ *     state[7][9][n]    row k: derivative k of x, times h^k / k!, by atom, direction and molecule
+ *     sites[n][12]      H O H M, three coordinates each. forces has the same form.
+ *
+ * Rows of a state have all molecules side by side, so loops along them read memory in order. Sites are by molecule,
+ * because the sums over pairs gather whole molecules.
+ *
+ * No state is kept here. Every function may run in any thread, on arrays that no other thread changes. Contracts and
+ * units are in kernels.h and water_model.h: Angstrom, atomic units of mass, and the energy that follows from the
+ * constants.
  */
 #include <math.h>
 
@@ -10,10 +20,11 @@
 #include "water_lanes.h"
 #include "water_model.h"
 
-#define ORDERS 7
+#define ORDERS 7     /* x and six derivatives: Gear's method of order 6 */
 #define COMPONENTS 9 /* of a state: three atoms, three directions */
 #define SITES 12     /* doubles per molecule in sites and forces */
 
+/* Molecules form a ring. Each meets the half of the others that follow it, so that every pair is computed once. */
 size_t kernels_water_partners(size_t i, size_t n)
 {
     if (n % 2 == 1) {
@@ -164,12 +175,14 @@ double kernels_water_intra(const double *sites, size_t n, double *forces, double
     return energy;
 }
 
+/* KERNELS_PICK chooses the version for this processor's vector instructions (lanes.h). */
 void kernels_water_pair_forces(const struct kernels_water_pairs *pairs, const double *sites, double *scratch,
                                double *forces, struct kernels_water_sums *sums)
 {
     KERNELS_PICK(water_lanes)->pair_forces(pairs, sites, scratch, forces, sums);
 }
 
+/* As pair_forces. Energies are needed in few steps only, so they have a sum of their own. */
 void kernels_water_pair_energies(const struct kernels_water_pairs *pairs, const double *sites, double *scratch,
                                  struct kernels_water_sums *sums)
 {

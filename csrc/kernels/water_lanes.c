@@ -17,13 +17,20 @@
  * "one" of its own.
  *
  * Contracts: kernels.h. Compiled once per level of vector instructions.
+ *
+ * Invariants. Every pair is met once: as INSIDE, NEAR or FAR in a full vector, or in a remainder, with masked lanes. A
+ * lane that does not count contributes exactly 0 to every sum, whatever its contents (masked()). Sums are kept by lane,
+ * so a result depends on LANES_F64, but not on timing.
+ *
+ * Any thread may call, with its own scratch, forces and sums. Nothing is allocated: lists and vectors are on the
+ * stack.
  */
 #include <math.h>
 
 #include "water_lanes.h"
 #include "water_model.h"
 
-#define SITES 12 /* doubles per molecule */
+#define SITES 12 /* doubles per molecule: H O H M, three coordinates each */
 #define CHUNK 64 /* partners whose distances are computed before lists are emptied; a multiple of LANES_F64 */
 /* Adding and subtracting it rounds to the nearest integer: above 2^52 doubles are integers. 1.5 times 2^52 leaves room
  * for negative ones. */
@@ -76,6 +83,7 @@ LANES_INLINE vf64 fall(double rate, vf64 r)
     return (vf64)((vi64)p + ((vi64)rounded << 52)); /* ... and is added to the exponent */
 }
 
+/* Saves the exponentials of a vector in which no pair counts. */
 LANES_INLINE int any(vi64 mask)
 {
     int64_t some = 0;
@@ -260,6 +268,7 @@ LANES_INLINE void classify(const struct field *f, struct meeting *m, int n_live)
         it(__VA_ARGS__, O, H1), it(__VA_ARGS__, O, H2);                        \
     } while (0)
 
+/* All sites of one vector of pairs. Oxygens have no charge, so they meet only in whole pairs. */
 LANES_INLINE void meet_forces(const struct field *f, struct meeting *m, struct totals *t, int edge)
 {
     for (int d = 0; d < 3; d++) {
@@ -272,6 +281,7 @@ LANES_INLINE void meet_forces(const struct field *f, struct meeting *m, struct t
     }
 }
 
+/* The same pairs of sites as meet_forces. */
 LANES_INLINE void meet_energies(const struct field *f, struct meeting *m, struct totals *t, int edge)
 {
     OF_CHARGES(charge_energy, f, m, t, edge);
@@ -284,6 +294,7 @@ LANES_INLINE void meet_energies(const struct field *f, struct meeting *m, struct
 typedef void meet(const struct field *f, const vf64 one[SITES], struct totals *t, const double *sites, double *forces,
                   const int32_t *index, int n_live);
 
+/* A full vector of INSIDE pairs: no masks, and the same number of whole pairs in each lane. */
 static void forces_inside(const struct field *f, const vf64 one[SITES], struct totals *t, const double *sites,
                           double *forces, const int32_t *index, int n_live)
 {
@@ -298,6 +309,7 @@ static void forces_inside(const struct field *f, const vf64 one[SITES], struct t
     scatter(m.on_other, forces, index, LANES_F64);
 }
 
+/* NEAR, FAR and remainders: classify() sets the masks first. */
 static void forces_at_edge(const struct field *f, const vf64 one[SITES], struct totals *t, const double *sites,
                            double *forces, const int32_t *index, int n_live)
 {
@@ -310,6 +322,7 @@ static void forces_at_edge(const struct field *f, const vf64 one[SITES], struct 
     scatter(m.on_other, forces, index, n_live);
 }
 
+/* As forces_inside, without forces to scatter. */
 static void energies_inside(const struct field *f, const vf64 one[SITES], struct totals *t, const double *sites,
                             double *forces, const int32_t *index, int n_live)
 {
@@ -323,6 +336,7 @@ static void energies_inside(const struct field *f, const vf64 one[SITES], struct
     meet_energies(f, &m, t, 0);
 }
 
+/* As forces_at_edge, without forces to scatter. */
 static void energies_at_edge(const struct field *f, const vf64 one[SITES], struct totals *t, const double *sites,
                              double *forces, const int32_t *index, int n_live)
 {
@@ -494,6 +508,7 @@ static void sweep(const struct kernels_water_pairs *pairs, const double *sites, 
     }
 }
 
+/* Adds to forces and sums, as kernels.h promises. */
 static void pair_forces(const struct kernels_water_pairs *pairs, const double *sites, double *scratch, double *forces,
                         struct kernels_water_sums *sums)
 {

@@ -382,6 +382,41 @@ static void on_complaint(const char *text)
     complaints++;
 }
 
+/* Wrong calls of classic programs, each reported to the handler. Ends the job. */
+static void classic_errors(int rank, int next, int *out_words)
+{
+    static int small[10], node = -1;
+    /* Each wrong call below is reported once: a send to itself, a rank that does not exist, negative lengths (twice),
+     * and a release without a message. */
+    bip_onerror(on_complaint);
+    bip_tsend(rank, 1, out_words, 1);
+    CHECK_EQ(complaints, 1);
+    CHECK_EQ(bip_tisend(99, 1, out_words, 1), -1);
+    CHECK_EQ(bip_tirecv(1, out_words, -1), -1);
+    CHECK_EQ(bip_tisend(next, 1, out_words, -1), -1);
+    bip_tfreemsg(5);
+    CHECK_EQ(complaints, 5);
+    /* A message longer than its receive, an unknown id for both calls, a second open, and a call after the end. */
+    bip_tsend(next, 8, out_words, 5);
+    CHECK_EQ(bip_trecv(8, small, 4), -1);
+    CHECK_EQ(complaints, 6);
+    bip_swait(12345);
+    CHECK_EQ(bip_stest(12345), -1);
+    CHECK_EQ(complaints, 8);
+    /* A negative length discards no message. The one with tag 9 is here, because the one with tag 10 follows it. */
+    bip_tsend(next, 9, out_words, 3);
+    bip_tsend(next, 10, out_words, 1);
+    CHECK_EQ(bip_trecv(10, small, 10), 1);
+    CHECK_EQ(bip_trecvshort(9, small, -1, &node), -1);
+    CHECK_EQ(bip_trecvshort(9, small, 10, &node), 3);
+    CHECK_EQ(complaints, 9);
+    bip_init();
+    CHECK_EQ(complaints, 10);
+    bip_end();
+    CHECK_EQ(bip_trecvshort(5, small, 10, &node), -1);
+    CHECK_EQ(complaints, 11);
+}
+
 /* The manual's example, and all other calls. Lengths of bip.h are words of four bytes. Errors do not return: they go to
  * the handler, and the call answers -1 where it answers at all. */
 void case_classic(int rank, int n)
@@ -439,33 +474,5 @@ void case_classic(int rank, int n)
     bip_tsend(next, 6, out_words, 3);
     while (!bip_rtest(r))
         sched_yield();
-    /* Each wrong call below is reported once: a send to itself, a rank that does not exist, negative lengths (twice),
-     * and a release without a message. */
-    bip_onerror(on_complaint);
-    bip_tsend(rank, 1, out_words, 1);
-    CHECK_EQ(complaints, 1);
-    CHECK_EQ(bip_tisend(99, 1, out_words, 1), -1);
-    CHECK_EQ(bip_tirecv(1, out_words, -1), -1);
-    CHECK_EQ(bip_tisend(next, 1, out_words, -1), -1);
-    bip_tfreemsg(5);
-    CHECK_EQ(complaints, 5);
-    /* A message longer than its receive, an unknown id for both calls, a second open, and a call after the end. */
-    bip_tsend(next, 8, out_words, 5);
-    CHECK_EQ(bip_trecv(8, small, 4), -1);
-    CHECK_EQ(complaints, 6);
-    bip_swait(12345);
-    CHECK_EQ(bip_stest(12345), -1);
-    CHECK_EQ(complaints, 8);
-    /* A negative length discards no message. The one with tag 9 is here, because the one with tag 10 follows it. */
-    bip_tsend(next, 9, out_words, 3);
-    bip_tsend(next, 10, out_words, 1);
-    CHECK_EQ(bip_trecv(10, small, 10), 1);
-    CHECK_EQ(bip_trecvshort(9, small, -1, &node), -1);
-    CHECK_EQ(bip_trecvshort(9, small, 10, &node), 3);
-    CHECK_EQ(complaints, 9);
-    bip_init();
-    CHECK_EQ(complaints, 10);
-    bip_end();
-    CHECK_EQ(bip_trecvshort(5, small, 10, &node), -1);
-    CHECK_EQ(complaints, 11);
+    classic_errors(rank, next, out_words);
 }
