@@ -10,12 +10,6 @@
  *     client 0  VI ---- VI --.
  *     client 1  VI ---- VI ---+-- completion queue -- VipCQWait -> vi -- VipRecvDone(vi) -> descriptor
  *     ...           ... ... --'
- *
- * The queue has CLIENTS entries, because each VI has one receive posted at a time: so many can complete before the
- * server looks. It is created before the VIs that report to it, and a VI's queue cannot change later.
- *
- * With `loop` the two threads share only the device's name: each has its own NIC, memory and lines. Each VIPL object is
- * used by one thread.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -37,7 +31,6 @@ struct line {
 static struct line lines[2][CLIENTS]; /* the server's and the clients': with `loop` both are in this process */
 static char *device;
 
-/* Any code but success ends the program, whatever the other thread does. */
 static void check(VIP_RETURN code, const char *what)
 {
     if (code != VIP_SUCCESS)
@@ -51,7 +44,6 @@ static void on_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *e)
         check(VIP_DESCRIPTOR_ERROR, (char *)context);
 }
 
-/* Fill a descriptor for one piece of memory, for a send or a receive: the call that posts it decides which. */
 static VIP_DESCRIPTOR *fill(VIP_DESCRIPTOR *d, char *data, VIP_MEM_HANDLE memory)
 {
     memset(d, 0, sizeof *d); /* a completed descriptor holds its results */
@@ -62,7 +54,6 @@ static VIP_DESCRIPTOR *fill(VIP_DESCRIPTOR *d, char *data, VIP_MEM_HANDLE memory
     return d;
 }
 
-/* Send the text of a line, and wait for the end of the send, so that the descriptor can be used again. */
 static void send_line(VIP_VI_HANDLE vi, struct line *l, VIP_MEM_HANDLE memory)
 {
     VIP_DESCRIPTOR *done;
@@ -105,8 +96,6 @@ static void *run(void *host)
             CHECK(VipConnectAccept(request, vi));
         }
     }
-    /* Each text is answered by one with the next first character, so every client has one text under way. The clients do
-     * not answer in the last round, which ends the exchange on both sides. */
     for (i = 0; i < CLIENTS * ROUNDS; i++) {
         CHECK(VipCQWait(cq, VIP_INFINITE, &vi, &is_recv));
         CHECK(VipRecvDone(vi, &done));

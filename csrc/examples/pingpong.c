@@ -6,12 +6,6 @@
  *
  * The order is always the same: open the NIC, register memory, create a VI, post a receive, connect. The receive comes
  * before the connection: a message without a receive descriptor is lost, or breaks the connection.
- *
- * From VipPostSend or VipPostRecv until Done or Wait returns it, a descriptor and its data belong to the NIC. One
- * receive is posted at any time. That suffices, because the players take turns: VIA has no flow control, so a program
- * must know how many messages can arrive.
- *
- * The program has one thread. on_error() may run in a thread of the NIC.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,14 +22,12 @@ static struct {
     VIP_DESCRIPTOR thrown, caught;
     char ball[64], net[64];
 } b __attribute__((aligned(VIP_DESCRIPTOR_ALIGNMENT)));
-/* Variable length: host bytes, then the discriminator's. 16 of the struct are room enough for both. */
-static VIP_NET_ADDRESS table[16], other[16];
+static VIP_NET_ADDRESS table[16], other[16]; /* variable length: host bytes, then the discriminator's */
 static VIP_NIC_HANDLE nic;
 static VIP_VI_HANDLE vi;
 static VIP_MEM_HANDLE memory;
 static VIP_DESCRIPTOR *done;
 
-/* Any code but success ends the program. The example prints the number; viakit_last_error() has a sentence. */
 static void check(VIP_RETURN code, const char *what)
 {
     if (code != VIP_SUCCESS)
@@ -62,7 +54,6 @@ static VIP_DESCRIPTOR *fill(VIP_DESCRIPTOR *d, char *data, VIP_UINT32 immediate)
     return d;
 }
 
-/* Send `left` with the ball. Returns when the send is complete: the peer's NIC has all of it. */
 static void throw_ball(VIP_UINT32 left)
 {
     CHECK(VipPostSend(vi, fill(&b.thrown, b.ball, left), memory));
@@ -97,12 +88,10 @@ int main(int argc, char **argv)
     CHECK(VipRegisterMem(nic, &b, sizeof b, NULL, &memory)); /* no attributes: any VI of this NIC, no RDMA by peers */
     CHECK(VipCreateVi(nic, &attributes, NULL, NULL, &vi));   /* no completion queues: the VI's own calls are polled */
     CHECK(VipPostRecv(vi, fill(&b.caught, b.net, 0), memory));
-    /* An address is what the name service returns, with the discriminator added behind the host's bytes. */
     CHECK(VipNSInit(nic, NULL));
     CHECK(VipNSGetHostByName(nic, serves ? argv[2] : (char *)"localhost", table, 0));
     table->DiscriminatorLen = sizeof TABLE;
     memcpy(table->HostAddress + table->HostAddressLen, TABLE, sizeof TABLE);
-    /* Both sides name the table. One waits, the other requests: connections are not symmetric (client and server). */
     if (serves) {
         while ((code = VipConnectRequest(vi, NULL, table, 10000, &remote)) == VIP_NO_MATCH || code == VIP_NOT_REACHABLE)
             usleep(10000); /* until the other player waits */

@@ -7,14 +7,6 @@
  *     send {address, handle, pages} <-------------> receive       both ways, once: after that nothing is posted
  *     RDMA write, number in every word ===========> in[]          until the last word is the number: it is stored last
  *     in[]                             <=========== RDMA write    the same the other way
- *
- * The writer needs the address and the handle of the target's memory, and a VI on both sides that permits RDMA writes.
- * A handle is a number without meaning to the writer. The target's NIC checks that it covers the address, and belongs
- * to the same protection tag as the VI.
- *
- * An RDMA write consumes no receive and notifies no program. Here each page has its number in every word, and the
- * program that waits polls the last one. With immediate data (VIP_CONTROL_IMMEDIATE) a write would consume a receive,
- * and so notify.
  */
 #include <sched.h>
 #include <stdio.h>
@@ -38,7 +30,6 @@ static VIP_VI_HANDLE vi;
 static VIP_MEM_HANDLE memory;
 static VIP_DESCRIPTOR *done;
 
-/* Any code but success ends the program. */
 static void check(VIP_RETURN code, const char *what)
 {
     if (code != VIP_SUCCESS)
@@ -52,9 +43,8 @@ static void on_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *e)
         check(VIP_DESCRIPTOR_ERROR, (char *)context);
 }
 
-/* Fill a descriptor. Segment i is a piece of this program's memory; with i 1, segment 0 is the remote address. */
 static VIP_DESCRIPTOR *fill(VIP_DESCRIPTOR *d, int control, int i, void *data, VIP_UINT32 len)
-{
+{ /* segment i: a piece of this program's memory */
     d->CS.Control = (VIP_UINT16)control;
     d->CS.SegCount = (VIP_UINT16)(i + 1);
     d->CS.Length = d->DS[i].Local.Length = len;
@@ -110,7 +100,6 @@ int main(int argc, char **argv)
         CHECK(VipConnectWait(nic, there, VIP_INFINITE, here, &remote, &caller));
         CHECK(VipConnectAccept(caller, vi));
     }
-    /* The only two messages. After them this program posts no receive, so a message would break the connection. */
     b.own[0] = (unsigned long)b.in;
     b.own[1] = memory;
     b.own[2] = pages;
