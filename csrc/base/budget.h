@@ -1,6 +1,6 @@
 /*
- * A share of the time for work that the frames of unknown senders cause, such as reading the list of the station's NICs.
- * Without a limit a flood of such frames could keep a processor busy.
+ * A share of the time for work that the frames of unknown senders cause, such as reading the list of the station's
+ * NICs. Without a limit a flood of such frames could keep a processor busy.
  *
  *    if (vk_budget_allows(&budget, now)) {
  *        ... the work ...
@@ -8,9 +8,13 @@
  *    } else
  *        ... use the last result ...
  *
- * The budget is time. It grows by 1/VK_BUDGET_SHARE of the time that passes, up to VK_BUDGET_MOST. Work needs a budget
- * above 0 and takes its own length from it, VK_BUDGET_LEAST at least. So short work runs once in VK_MS, after a burst of
- * 64. Work of 10 ms runs once in 80 ms. A fixed interval would not limit work that takes as long as the interval.
+ * The budget is time. It grows by 1/VK_BUDGET_SHARE of the time that passes between work, up to VK_BUDGET_MOST. Work
+ * needs a budget above 0 and takes its own length from it, VK_BUDGET_LEAST at least. So short work runs once in VK_MS,
+ * after a burst of 64. Work of 10 ms runs once in 90 ms. A fixed interval would not limit work that takes as long as the
+ * interval.
+ *
+ * The length is that of the clock. It contains the time in which the process was stopped or the processor was busy with
+ * others. The budget therefore never falls below -VK_BUDGET_DEBT, and work can begin again after VK_SECOND at the latest.
  *
  * A struct vk_budget belongs to one thread at a time, and begins with zeros: the budget is full then.
  */
@@ -22,6 +26,7 @@
 #define VK_BUDGET_SHARE 8u
 #define VK_BUDGET_LEAST (VK_MS / VK_BUDGET_SHARE)
 #define VK_BUDGET_MOST (64 * VK_BUDGET_LEAST)
+#define VK_BUDGET_DEBT (VK_SECOND / VK_BUDGET_SHARE)
 
 struct vk_budget {
     uint64_t at;  /* when it last grew, ns; 0: never */
@@ -47,6 +52,8 @@ static inline void vk_budget_spend(struct vk_budget *b, uint64_t began, uint64_t
 {
     uint64_t took = ended > began ? ended - began : 0;
     b->left -= (int64_t)(took > VK_BUDGET_LEAST ? took : VK_BUDGET_LEAST);
+    if (b->left < -(int64_t)VK_BUDGET_DEBT)
+        b->left = -(int64_t)VK_BUDGET_DEBT;
     b->at = ended;
 }
 

@@ -170,7 +170,7 @@ static int add_port(uint16_t *ports, int n, int max, uint16_t port, int *own)
     return n;
 }
 
-/* 1: the kernel has refused a request for a reason that lasts. Written once, by any thread. */
+/* 1: the kernel has refused a request for a reason that lasts. Set by any thread, never reset. */
 static int no_sock_diag;
 
 /* Notes an error of a request, a positive errno, unless it may pass: a lack of descriptors or of memory. */
