@@ -94,6 +94,7 @@ struct rma_part {
     struct rma_card card;
     uint32_t unflushed; /* operations without a reply since the last flush */
     uint32_t touched;   /* operations of any kind since then */
+    uint32_t n_unsent;  /* FLUSHes that may not have been sent, because their call was interrupted; wraps */
     char *direct;       /* the rank's memory, if this process maps it; else NULL */
     uint32_t posts;     /* of that rank, not yet used by rma_await_post */
     uint32_t completes; /* likewise */

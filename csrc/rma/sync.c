@@ -20,14 +20,17 @@
  *
  * In MPI's terms (MPI 4.1, 12.5):
  *
- * Win_flush       rma_flush Win_unlock      rma_flush, rma_unlock Win_start       rma_await_post Win_complete
- * rma_flush, rma_complete Win_wait        rma_await_complete Win_fence       rma_flush of all ranks, and a barrier of
- * the layer above
- *
+ *     Win_flush       rma_flush
+ *     Win_unlock      rma_flush, rma_unlock
+ *     Win_start       rma_await_post
+ *     Win_complete    rma_flush, rma_complete
+ *     Win_wait        rma_await_complete
+ *     Win_fence       rma_flush of all ranks, and a barrier of the layer above
  *
  * Invariants of a part (struct rma_part): `touched` is set before an operation begins, and reset only when all are
- * complete. `unflushed` counts PUTs and UPDATEs that no FLUSH has followed. So after an interrupted call the next flush
- * still waits for everything.
+ * complete. `unflushed` is 0 only if a FLUSH has followed all PUTs and UPDATEs, or is being sent. If it could not be
+ * sent, its caller sets `unflushed` again and counts it in `n_unsent`. A flush of another thread, which may have relied
+ * on that FLUSH, then sends its own.
  *
  * Any thread may call these functions. They wait without the lock; the progress thread makes the other ranks' requests
  * proceed meanwhile.
@@ -125,27 +128,45 @@ static int reap(rma_window *win, int target)
     return code;
 }
 
-/* Waits for all operations to one rank, and returns the first error among them. `touched` spares the work for ranks that
- * had no operation since their last flush. */
+/* Sends a FLUSH if operations to the rank need one, and waits for its reply. *fault becomes MSG_ERR_ARG if one of them
+ * was out of bounds at the target. Returns MSG_SUCCESS, or the reason why there is no reply. */
+static int send_flush(rma_window *win, int target, int *fault)
+{
+    msg_world *w = win->r->world;
+    struct rma_part *part = &win->parts[target];
+    if (target == w->rank || !part->unflushed || w->peers[target].state != MSG_PEER_CONNECTED)
+        return MSG_SUCCESS;
+    /* Before the wait, during which other threads may start operations that need a FLUSH of their own. */
+    part->unflushed = 0;
+    int code = request(win, target, ACT_FLUSH, 0);
+    if (code == MSG_ERR_ARG) {
+        *fault = msg_fail(w, code, "an operation on rank %d was outside of the memory that is attached there", target);
+        return MSG_SUCCESS;
+    }
+    if (code != MSG_SUCCESS && w->peers[target].state == MSG_PEER_CONNECTED) {
+        part->unflushed++;
+        part->n_unsent++;
+    }
+    return code;
+}
+
+/* Waits for all operations to one rank, and returns the first error among them. `touched` spares the work for ranks
+ * that had no operation since their last flush. */
 static int flush_one(rma_window *win, int target)
 {
     msg_world *w = win->r->world;
     struct rma_part *part = &win->parts[target];
     struct quiet q = {win, target};
     int code = MSG_SUCCESS, fault = 0;
+    uint32_t n_unsent;
     if (!part->touched)
         return MSG_SUCCESS;
-    if (target != w->rank && part->unflushed && w->peers[target].state == MSG_PEER_CONNECTED) {
-        /* Before the wait, during which other threads may start operations that need a FLUSH of their own. */
-        part->unflushed = 0;
-        fault = request(win, target, ACT_FLUSH, 0);
-        if (fault == MSG_ERR_ARG)
-            msg_fail(w, fault, "an operation on rank %d was outside of the memory that is attached there", target);
-        else if ((code = fault) != MSG_SUCCESS && w->peers[target].state == MSG_PEER_CONNECTED)
-            part->unflushed++; /* the FLUSH may not have been sent: the next flush sends one again */
-    }
-    if (code == MSG_SUCCESS)
-        code = rma_wait_until(win->r, is_quiet, &q);
+    do {
+        n_unsent = part->n_unsent;
+        code = send_flush(win, target, &fault);
+        if (code == MSG_SUCCESS)
+            code = rma_wait_until(win->r, is_quiet, &q);
+    } while (code == MSG_SUCCESS && part->n_unsent != n_unsent);
     if (code)
         return code;
     /* Other threads may have begun operations during the wait. Those that need a FLUSH are left to the next flush. */

@@ -400,6 +400,73 @@ static void case_interrupted(msg_world **world, int rank, int n)
     close_scene(w, &s);
 }
 
+/* A thread that flushes while the FLUSH of another one waits for room in the channel. */
+struct beside {
+    struct flush flush;
+    pthread_t first, second;
+    int has_second, waits, quiet; /* waits: the second thread waits in its flush; quiet: after it */
+};
+
+/* Interrupts the first thread once the second one waits. */
+static int stop_first(void *context)
+{
+    struct beside *b = context;
+    if (!pthread_equal(pthread_self(), b->first) && vk_load_acquire(&b->has_second))
+        vk_store_release(&b->waits, pthread_equal(pthread_self(), b->second) != 0);
+    return pthread_equal(pthread_self(), b->first) && vk_load_acquire(&b->waits);
+}
+
+static void *second_main(void *argument)
+{
+    struct beside *b = argument;
+    msg_world *w = b->flush.win->r->world;
+    uint32_t unflushed = 1;
+    b->second = pthread_self();
+    vk_store_release(&b->has_second, 1);
+    while (unflushed) { /* until the first thread sends its FLUSH */
+        sched_yield();
+        msg_lock(w);
+        unflushed = b->flush.win->parts[b->flush.target].unflushed;
+        msg_unlock(w);
+    }
+    flush_main(&b->flush);
+    b->quiet = rma_is_quiet(b->flush.win, b->flush.target);
+    return NULL;
+}
+
+/* A flush that relied on another thread's FLUSH sends its own if that one was interrupted before it was sent. */
+static void case_beside(msg_world **world, int rank, int n)
+{
+    msg_world *w = *world;
+    struct scene s = open_scene(w, rank, n, 64);
+    if (rank == 0) {
+        struct beside b = {.flush = {s.win, 1, -1}, .first = pthread_self()};
+        struct msg_peer *peer = &w->peers[1];
+        const struct msg_channel *real = peer->channel;
+        struct msg_channel full = *real;
+        int (*check)(void *) = w->interrupt;
+        void *context = w->interrupt_context;
+        int64_t one = 1;
+        pthread_t thread;
+        rma_op *op;
+        full.push = push_nothing;
+        use_channel(w, peer, &full);
+        OK(rma_accumulate(s.win, &one, NULL, 1, 6, 0, 1, 0, &op));
+        msg_set_interrupt(w, stop_first, &b);
+        CHECK_EQ(pthread_create(&thread, NULL, second_main, &b), 0);
+        GIVES(rma_flush(s.win, 1), MSG_INTERRUPTED);
+        msg_set_interrupt(w, check, context);
+        use_channel(w, peer, real);
+        pthread_join(thread, NULL);
+        OK(b.flush.code);
+        CHECK(b.quiet);
+    }
+    job_meet();
+    if (rank == 1)
+        CHECK_EQ(*(int64_t *)(void *)s.memory, 1);
+    close_scene(w, &s);
+}
+
 /* The last rank dies with rank 0's lock. */
 static void case_death(msg_world **world, int rank, int n)
 {
@@ -446,7 +513,8 @@ int main(int argc, char **argv)
         job_main main;
     } cases[] = {{"data", case_data},       {"updates", case_updates},     {"locks", case_locks},
                  {"posts", case_posts},     {"counted", case_counted},     {"now", case_now},
-                 {"threads", case_threads}, {"arguments", case_arguments}, {"interrupted", case_interrupted}};
+                 {"threads", case_threads}, {"arguments", case_arguments}, {"interrupted", case_interrupted},
+                 {"beside", case_beside}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (j.n_ranks = 2; j.n_ranks <= 3; j.n_ranks++)
             job_case(&j, cases[i].main, cases[i].name);
