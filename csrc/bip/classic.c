@@ -153,11 +153,15 @@ void bip_init(void)
         registered = atexit(bip_end) == 0;
 }
 
-/* Before bip_init the queue is only recorded; after it, the queue is created at once. */
+/* Before bip_init the queue is only recorded; after it, the queue is created at once. A negative length is reported at
+ * once in both cases, and creates no queue. */
 void bip_taginit(int tag, int nbufs, int length)
 {
+    size_t len = bytes(length);
+    if (length < 0)
+        return;
     if (the_job) {
-        checked(bip_taginit_bytes(the_job, tag, nbufs, bytes(length)));
+        checked(bip_taginit_bytes(the_job, tag, nbufs, len));
         return;
     }
     struct pending_tag *w = malloc(sizeof *w);

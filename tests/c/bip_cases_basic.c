@@ -410,11 +410,15 @@ static void classic_errors(int rank, int next, int *out_words)
     CHECK_EQ(bip_trecvshort(9, small, -1, &node), -1);
     CHECK_EQ(bip_trecvshort(9, small, 10, &node), 3);
     CHECK_EQ(complaints, 9);
-    bip_init();
+    /* A queue for messages of negative length is not created, so the next length is the first. */
+    bip_taginit(11, 1, -1);
+    bip_taginit(11, 1, 10);
     CHECK_EQ(complaints, 10);
+    bip_init();
+    CHECK_EQ(complaints, 11);
     bip_end();
     CHECK_EQ(bip_trecvshort(5, small, 10, &node), -1);
-    CHECK_EQ(complaints, 11);
+    CHECK_EQ(complaints, 12);
 }
 
 /* The manual's example, and all other calls. Lengths of bip.h are words of four bytes. Errors do not return: they go to
