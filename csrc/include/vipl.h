@@ -20,12 +20,13 @@
  *
  * - Threads: any thread may call any function at any time. Calls on one NIC exclude each other. A child of fork() must
  *   open NICs of its own.
- * - Results: OUT parameters are set on VIP_SUCCESS only, unless a comment says otherwise. Any other code leaves the
- *   objects as they were, and viakit_last_error() explains it. Errors of a transfer are in the descriptor's status.
+ * - Results: OUT parameters are set on VIP_SUCCESS only, and any other code leaves the objects as they were, unless a
+ *   comment says otherwise. viakit_last_error() explains an error. Errors of a transfer are in the descriptor's status.
  * - Blocking: the Wait calls, VipConnectRequest, VipConnectAccept of a VI with a secret, the name service,
  *   VipQuerySystemManagementInfo, and the opening and closing of a NIC. VipDeregisterMem and VipSetMemAttributes wait
- *   until peers have ended their accesses. No other call blocks.
- * - Time-outs are in ms. 0 polls once, VIP_INFINITE has no end.
+ *   until peers have ended their accesses. No other call waits for another process.
+ * - Time-outs are in ms. VIP_INFINITE has no end. With 0 the Wait calls poll once. VipConnectRequest and
+ *   VipConnectPeerRequest return VIP_INVALID_PARAMETER for 0.
  * - Handles: an object that was destroyed makes its handle invalid. Calls with it return VIP_INVALID_PARAMETER.
  */
 #ifndef VIPL_H
@@ -149,12 +150,12 @@ VIPL_ANONYMOUS typedef struct _VIP_DESCRIPTOR {
 /* Status, set by the provider. 0 while the descriptor is posted. DONE is stored after all that belongs to the
  * completion, so a program may poll it without a call, with an acquiring load. The error bits:
  *
- *   FORMAT         the control segment, or the number of segments, is not valid
+ *   FORMAT         the control segment is not valid: Control, SegCount, or a Length that is not the segments' sum
  *   PROTECTION     a segment is not in registered memory, or the tags do not match
  *   LENGTH         longer than MaxTransferSize, or than the receive's segments
- *   PARTIAL        the end of a message never came (unreliable)
+ *   PARTIAL        a part of the message was lost (unreliable); with TRANSPORT
  *   DESC_FLUSHED   the VI was not connected, or its connection ended, before the descriptor's turn
- *   TRANSPORT      the peer did not acknowledge in time
+ *   TRANSPORT      the peer did not acknowledge in time, or the data could not be transferred
  *   RDMA_PROT      the target does not grant the access
  *   REMOTE_DESC    the receive at the peer was missing, too short or not valid */
 #define VIP_STATUS_DONE 0x1
@@ -309,7 +310,7 @@ typedef struct _VIP_AUTODISCOVERY_LIST {
 #define VIP_SMI_AUTODISCOVERY ((VIP_ULONG)1)
 
 /* Handlers run on the NIC's thread, one at a time, and may call VIPL, except for VipCloseNic of their NIC. On a NIC
- * without a thread they run in waiting calls and in viakit_poll(). */
+ * without a thread they run in waiting calls and in viakit_poll(), possibly in several threads at once. */
 typedef void (*VIP_ERROR_HANDLER)(VIP_PVOID Context, VIP_ERROR_DESCRIPTOR *ErrorDesc);
 typedef void (*VIP_DESC_HANDLER)(VIP_PVOID Context, VIP_NIC_HANDLE NicHandle, VIP_VI_HANDLE ViHandle,
                                  VIP_DESCRIPTOR *Descriptor);
@@ -397,8 +398,9 @@ VIPL_EXPORT VIP_RETURN VipCQNotify(IN VIP_CQ_HANDLE CQHandle, IN VIP_PVOID Conte
 
 /* ---------------------------------------------------------------- connections
  *
- * A server waits, and then accepts or rejects the handle, which is invalid afterwards. RemoteAddr has room for 6 bytes
- * and a discriminator of 64. A client's request ends with VIP_SUCCESS, VIP_REJECT, VIP_NO_MATCH (no server waits),
+ * A server waits, and then accepts or rejects the handle, which is invalid afterwards. An accept that fails leaves it
+ * valid, for another VI or a reject, unless the code is VIP_TIMEOUT: the client has withdrawn. RemoteAddr has room for 6
+ * bytes and a discriminator of 64. A client's request ends with VIP_SUCCESS, VIP_REJECT, VIP_NO_MATCH (no server waits),
  * VIP_NOT_REACHABLE or VIP_TIMEOUT. PeerRequest returns at once; PeerDone returns VIP_NOT_DONE until the result is
  * there, and then the result once. VipDisconnect flushes both queues, in any state. */
 
