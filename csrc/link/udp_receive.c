@@ -317,8 +317,7 @@ static int poll_socket(struct link *link, int which, int budget)
 int udp_require_checksum(int fd)
 {
     /* Classic BPF: load the half word at 6, the checksum. If it is 0, keep 9 bytes, else all (0x40000 exceeds any
-     * datagram). With 0 the kernel would count the datagram among those that found
-     * the buffer full. */
+     * datagram). With 0 the kernel would count the datagram among those that found the buffer full. */
     struct sock_filter code[] = {
         BPF_STMT(BPF_LD | BPF_H | BPF_ABS, 6),
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0, 1, 0),

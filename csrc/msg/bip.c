@@ -34,8 +34,8 @@
 #include "peers/peers.h"
 
 #define TAG_PACKETS (-1) /* receives use the places of their requests as tags, from 0 on */
-#define CLOSE_MS \
-    1000 /* bip_close waits this long for the acknowledgement of its BYE; a chosen value, as in via_open.c */
+/* How long bip_close waits for acknowledgements. A chosen value, as in via_open.c. */
+#define CLOSE_MS 1000
 #define NO_RECEIVE UINT32_MAX
 #define LEAST_SLOTS 8 /* places in the ring for each rank, even beyond pool_bytes; as VC_LEAST_CREDITS in via.h */
 

@@ -1,10 +1,10 @@
 /*
  * engine.h - what the files of the message engine share.
  *
- * Reading order: msg.h (contract), this file, match.c (matching), protocol.c and arrival.c (outgoing and
- * arriving packets). Then rendezvous.c (the threshold, and long messages) and peer_failure.c (ranks that leave or fail). Operations begin in send.c, recv.c,
- * onesided.c (RDMA) and active.c (active messages), and end in wait.c. channel.h has the interface of the carriers of
- * packets: via.c, bip.c and tcp.c.
+ * Reading order: msg.h (contract), this file, match.c (matching), protocol.c and arrival.c (outgoing and arriving
+ * packets). Then rendezvous.c (the threshold, and long messages) and peer_failure.c (ranks that leave or fail).
+ * Operations begin in send.c, recv.c, onesided.c (RDMA) and active.c (active messages), and end in wait.c. channel.h has
+ * the interface of the carriers of packets: via.c, bip.c and tcp.c.
  *
  *   eager                     rendezvous, RPUT              RGET                          R3
  *   EAGER+data ------->       RTS -------------->           RTS+address -------->         RTS -------------->

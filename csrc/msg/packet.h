@@ -1,8 +1,7 @@
 /*
  * packet.h - the packets of the message engine: their headers and kinds.
  *
- * Packets are in the byte order of the machine. Ranks of different byte order refuse each other on opening
- * (hello.c).
+ * Packets are in the byte order of the machine. Ranks of different byte order refuse each other on opening (hello.c).
  */
 #ifndef VIAKIT_MSG_PACKET_H
 #define VIAKIT_MSG_PACKET_H

@@ -1,6 +1,6 @@
 /*
- * via.h - the `via` channel's private structs, shared by via.c (packets and RDMA), via_memory.c
- * (exposed memory) and via_open.c (opening and closing).
+ * via.h - the `via` channel's private structs, shared by via.c (packets and RDMA), via_memory.c (exposed memory) and
+ * via_open.c (opening and closing).
  *
  * The ranks are connected, and its credits counted, by csrc/peers. Each side sends the number of its receives when it
  * connects; the two differ if hosts have different numbers of ranks. The other side gets all but VC_RESERVE as credits.

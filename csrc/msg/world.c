@@ -30,8 +30,8 @@
 #include "msg/channel.h"
 #include "viakit.h"
 
-/* Interval in ns of the attendant's service. It doubles from one round to the next up to ATTEND_LONGEST: most worlds open
- * within the first rounds, and a long wait for the launcher should not keep a core busy. */
+/* Interval in ns of the attendant's service. It doubles from one round to the next up to ATTEND_LONGEST: most worlds
+ * open within the first rounds, and a long wait for the launcher should not keep a core busy. */
 #define ATTEND_NS 100000
 #define ATTEND_LONGEST 5000000
 
@@ -480,9 +480,12 @@ static void count_dropped(msg_request *r, void *context)
 
 /* Closes in four steps:
  *
- * 1. the progress thread ends 2. queued packets leave 3. BYE goes to all ranks, and theirs are awaited 4. the channel
- * closes Only a fork in the interrupt callback leaves early, in the child, which must not touch what belongs to the
- * parent.
+ *     1. the progress thread ends
+ *     2. queued packets leave
+ *     3. BYE goes to all ranks, and theirs are awaited
+ *     4. the channel closes
+ *
+ * Only a fork in the interrupt callback leaves early, in the child, which must not touch what belongs to the parent.
  *
  * A time-out or an interrupt shortens the waits and nothing else. Ranks that had not closed then see this rank fail. */
 int msg_world_close(msg_world *w, int64_t timeout_ms)

@@ -100,7 +100,7 @@ rma_op *rma_op_find(rma_window *win, uint64_t id)
 }
 
 /* Frees the op at any time. The channel's request survives it, detached, and ends by itself: the caller's buffer must
- * stay valid until then (rma_window_close waits for that). */
+ * stay valid until then (rma_window_close waits for that, a second at most). */
 void rma_op_drop(rma_op *op)
 {
     rma_op **p = &op->win->ops;

@@ -185,7 +185,7 @@ void rma_window_map(rma_window *win, int rank, void *memory)
  * matters:
  *
  *     1. out of the list         requests of other ranks find no window from here on
- *     2. ops end                 the channel no longer uses the callers' buffers
+ *     2. ops end                 after a second each at most, even if the channel still uses a buffer then
  *     3. msg_hide                RDMA of other ranks fails from here on
  *     4. the struct is freed */
 void rma_window_close(rma_window *win)

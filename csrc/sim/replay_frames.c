@@ -1,8 +1,7 @@
 /*
  * The machine of a replay: the queue of events, and the way of a message's frames (replay_parts.h).
  *
- *    FRAME          sender's CPU --> bus --> wire up      the sender's own: their times are known when the frame is
- *    pushed
+ *    FRAME          sender's CPU --> bus --> wire up      the sender's own: the push of the frame gives their times
  *                        | delay_ns, switches
  *    PORT                v wire down --> bus              the receiver's: shared by all senders, in the order of PORT
  *    ACK            <-- every ack_every frames            opens the sender's window

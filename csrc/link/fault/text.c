@@ -28,7 +28,7 @@
  * Here the form is checked. fault_settle() checks the ranges of values, for programs that fill in the struct as well.
  *
  * Any thread may call the two functions. They do not block, and have no state: uselocale() concerns the calling thread
- * only. 
+ * only.
  */
 #include <ctype.h>
 #include <errno.h>

@@ -82,7 +82,8 @@ static int is_on(void)
     return sim_here && sim_here->depth;
 }
 
-/* No turn is taken: the next call that can notice another rank does that. via.receive_us of each message contains one post, so as many posts are free (spare_posts). */
+/* No turn is taken: the next call that can notice another rank does that. via.receive_us of each message contains one
+ * post, so as many posts are free (spare_posts). */
 static void charge(enum vk_charge what, uint64_t n)
 {
     struct sim_view *v = sim_here;

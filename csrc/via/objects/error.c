@@ -17,7 +17,7 @@
  * stored with release and read with acquire.
  *
  * Any thread may call the functions for names and texts; they return constants. An explanation belongs to the thread
- * that made the failed call (base/explain.h).  If the ring is full, further errors are only counted (async_errors).
+ * that made the failed call (base/explain.h). If the ring is full, further errors are only counted (async_errors).
  */
 #include <stdio.h>
 #include <stdlib.h>

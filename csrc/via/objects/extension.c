@@ -2,8 +2,7 @@
  * Calls that VIA providers, above all Giganet's cLAN, added to VIPL: tags on completion queues, deferred sends, and a
  * pointer of the program on each VI. docs/choices.md lists the decisions where their documentation is incomplete.
  *
- *    VipAddTagCQ      eventfd --duplicate--> cq->tags, sorted by priority      limit = 0: via_cq_push() takes the slow
- *    way
+ *    VipAddTagCQ      eventfd --duplicate--> cq->tags, sorted by priority; limit = 0: via_cq_push() takes the slow path
  *    via_cq_push      write 1 to each tag's eventfd, then add the entry
  *    VipRemoveTagCQ   close the duplicate; the last one removed: limit = capacity
  *

@@ -118,7 +118,7 @@ void via_own_hand_over(struct via_own *own, int is_nic_thread)
     via_own_enter_slow(own, is_nic_thread);
 }
 
-/* An application thread holds the word, and no thread has the bias.  Others read the bias while they hold the word, or
+/* An application thread holds the word, and no thread has the bias. Others read the bias while they hold the word, or
  * compare it with their own number. */
 static void consider_bias(struct via_own *own, uint32_t self)
 {

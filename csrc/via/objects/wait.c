@@ -9,10 +9,10 @@
  * futex. A completion reads one word, `listeners`, which is 0 if no thread needs a wake-up, as in any program that
  * polls.
  *
- *   via_wait_owned     ready? --> drive, ready? --> spin: drive, ready? ... spin_us --> sleep: on the link, or as
- *   follower
- *                                                                                        ^         |
- *                                                                     drive, ready? <----+- wakes, or SLICE
+ *   via_wait_owned:  ready? --> drive, ready? --> spin for spin_us: drive, ready? --> sleep on the link or the futex
+ *                                                                                       ^        |
+ *                                                                                       |        woken, or SLICE over
+ *                                                                                       +-- drive, ready?
  *
  * Invariant: listeners = n_waiting + n_notifications, and a sleeping call is counted in n_waiting. A completion happens
  * as owner, and a call goes to sleep as owner. So it has either seen the completion, or is counted when it happens.
