@@ -6,8 +6,8 @@
  *    any other memory of it           process_vm_readv, writev   ptrace's permission (probe_cma in shm_greeting.c)
  *
  *    fetch   a message that was sent by reference: the receiver copies it out of the sender's memory
- *    place   an RDMA write by the writer          take   an RDMA read by the reader         both: the peer's table
- *    grants it
+ *    place   an RDMA write by the writer, which the peer's table grants
+ *    take    an RDMA read by the reader, which the peer's table grants
  *
  * Two orders matter to other processes. First, the last word of an RDMA write is stored last, because its target may
  * poll it: by a release store in a mapping, and as a vector of its own by the kernel. Second, a region is held (users)

@@ -30,6 +30,7 @@
  * to read this process, and has identified the right one: process ids are reused, and mean nothing in another
  * namespace. */
 static uint64_t probe_word = SHM_MAGIC;
+
 /* A greeting is shorter than any socket buffer and the first in its socket, so it is sent at once or not at all.
  * MSG_NOSIGNAL: for a peer that died meanwhile the call returns an error, without a SIGPIPE. */
 int shm_send_greeting(struct link_peer *peer, const int *fds, int n_fds)
