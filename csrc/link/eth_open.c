@@ -281,6 +281,14 @@ static void receive_streams(struct link *link, uint32_t n, uint32_t longest, con
     vk_file_close(fd);
 }
 
+/* Explains an error, 0 for none, and returns it. */
+static int explained(const struct link *link, int error)
+{
+    if (error)
+        vk_explain("eth: %s: %s", link->interface, strerror(-error));
+    return error;
+}
+
 /* Receives super-frames, which have the form "udp", and other frames that are longer than the MTU allows. Frames of the
  * MTU have `longest` bytes at most. */
 static int receive_supers(struct link *link, uint32_t want, uint32_t longest, struct sockaddr_ll a)
@@ -291,7 +299,7 @@ static int receive_supers(struct link *link, uint32_t want, uint32_t longest, st
     link->super_fd = packet_socket(link, longest + 1, UINT32_MAX, link->stream_fd >= 0 ? ETH_UNMARKED : ETH_ANY);
     if (link->super_fd < 0)
         return link->super_fd;
-    return receive(link->super_fd, &link->supers, &a, SUPER_SLOT, want ? most : SUPER_SLOTS);
+    return explained(link, receive(link->super_fd, &link->supers, &a, SUPER_SLOT, want ? most : SUPER_SLOTS));
 }
 
 /* Receives frames in each possible form: "auto" accepts both types, so it binds to all protocols. */
@@ -303,31 +311,30 @@ static int receive_all(struct link *link, const viakit_nic_options *options, uin
                                                         : ETH_P_ALL;
     struct sockaddr_ll a = {.sll_family = AF_PACKET, .sll_protocol = htons(protocol), .sll_ifindex = index};
     int error = link->form == VIAKIT_FORM_PLAIN ? 0 : receive_supers(link, want, longest, a);
-    return error ? error : receive(link->fd, &link->frames, &a, slot_for(longest), want ? want : SLOTS);
+    return error ? error
+                 : explained(link, receive(link->fd, &link->frames, &a, slot_for(longest), want ? want : SLOTS));
 }
 
-/* The port is claimed before any socket has a filter, because the filter contains it. */
+/* Returns 0 or -errno, explained. The port is claimed before any socket has a filter, because the filter contains it. */
 int eth_bring_up(struct link *link, const viakit_nic_options *options, uint32_t *mtu)
 {
-    int index = 0, error = 0;
+    int index = 0, error;
     clear_ring(&link->frames);
     clear_ring(&link->supers);
     clear_ring(&link->streams);
     link->claim_fd = vk_file_own(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-    if (link->claim_fd < 0 || (error = examine(link, mtu, &index)) != 0)
-        return error ? error : -errno;
+    if (link->claim_fd < 0)
+        return explained(link, -errno);
+    if ((error = examine(link, mtu, &index)) != 0)
+        return error;
     if ((error = settle_mtu(link, options, mtu)) != 0)
         return error;
     link->index = index;
-    if ((error = claim_port(link)) == 0) {
-        link->fd = packet_socket(link, 0, (uint32_t)sizeof(struct ether_header) + *mtu, ETH_ANY);
-        if (link->fd < 0)
-            return link->fd; /* explained */
-        error = set_options(link, index);
-    }
-    if (error == 0)
-        error = receive_all(link, options, *mtu, index);
-    if (error)
-        vk_explain("eth: %s: %s", link->interface, strerror(-error));
-    return error;
+    if ((error = explained(link, claim_port(link))) != 0)
+        return error;
+    link->fd = packet_socket(link, 0, (uint32_t)sizeof(struct ether_header) + *mtu, ETH_ANY);
+    if (link->fd < 0)
+        return link->fd;
+    error = explained(link, set_options(link, index));
+    return error ? error : receive_all(link, options, *mtu, index);
 }

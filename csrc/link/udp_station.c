@@ -479,7 +479,8 @@ int udp_claim(struct link *link)
             /* Only now, because otherwise the kernel could choose a port that another NIC of this user has. The option
              * is needed for lanes, which are bound to the same port. */
             setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof one);
-            getrandom(link->secret, sizeof link->secret, 0);
+            link->secret[0] = random_word();
+            link->secret[1] = random_word();
             return 0;
         }
         vk_file_close(link->claim_fd);

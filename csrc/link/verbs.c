@@ -324,12 +324,14 @@ static int verbs_resolve(const uint8_t own[6], const char *name, unsigned index,
 
 /* ---------------------------------------------------------------- opening */
 
-/* Link operation, also for a link that was opened only in part. Handles before their protection domain. No peer is
- * notified here: the socket of the link udp closes, and the kernel then reports "port unreachable" to each that
- * sends. */
+/* Link operation, also for a link that was opened only in part. The queue pair before its peers' handles, which outstanding
+ * sends use (ibv_post_send(3)), and the handles before their protection domain. No peer is notified here: the socket of
+ * the link udp closes, and the kernel then reports "port unreachable" to each that sends. */
 static void verbs_close(struct link *link)
 {
     struct verbs *v = verbs_of(link);
+    if (v->qp)
+        v->lib->destroy_qp(v->qp);
     for (uint32_t b = 0; v->udp && b < UDP_BUCKETS; b++)
         for (struct link_peer *p = v->udp->peers[b]; p; p = p->next) {
             if (p->route)

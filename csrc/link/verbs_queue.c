@@ -127,6 +127,8 @@ static void reap(struct verbs *v)
             v->done = (uint32_t)wc[i].id;
         }
     } while (n == 8);
+    if (n < 0)
+        fail(v, "polling for sends", n);
 }
 
 /* Returns how many of n frames have slots now. The sender is called again soon if it has no room. */
@@ -251,8 +253,7 @@ static void deliver(struct verbs *v, const struct ib_wc *wc)
 
 /* Takes completions from the queue, if none are left from the last time. Returns whether there are any. They are copied
  * out in one call, because each poll_cq takes a lock and may ring a doorbell. verbs_take() may leave some for its next
- * call, when its budget is used up. A negative result of poll_cq (the queue is broken) counts as none. Connections then
- * end by their own time-outs. */
+ * call, when its budget is used up. */
 static int refill(struct verbs *v)
 {
     if (v->at_taken < v->n_taken)
@@ -260,6 +261,8 @@ static int refill(struct verbs *v)
     int n = v->context->ops.poll_cq(v->recv_cq, VERBS_TAKEN, v->taken);
     v->at_taken = 0;
     v->n_taken = n > 0 ? n : 0;
+    if (vk_unlikely(n < 0))
+        fail(v, "polling for receives", n);
     return n > 0;
 }
 
@@ -435,12 +438,10 @@ int verbs_open_queue(struct verbs *v, uint32_t n_recvs)
     return v->failed;
 }
 
-/* The queue pair first: afterwards the card writes to no slot. A completion queue can be destroyed when all
+/* Called after the queue pair was destroyed, so the card writes to no slot any more. A completion queue can be destroyed when all
  * notifications that were read are acknowledged. */
 void verbs_close_queue(struct verbs *v)
 {
-    if (v->qp)
-        v->lib->destroy_qp(v->qp);
     if (v->recv_cq)
         v->lib->destroy_cq(v->recv_cq);
     if (v->send_cq)

@@ -22,7 +22,8 @@ struct via_region {
     uint32_t rights;  /* VIA_RIGHT_* */
     uint32_t users;   /* published: peers that are reading or writing directly at present */
     uint32_t past[4]; /* generations given out last for this index: none of them is reused at once */
-    uint32_t pinned;
+    uint16_t pinned;
+    uint16_t abandoned; /* a peer did not finish in time: the entry is not published again, nor its index reused */
     uint32_t next_free;
     struct link_memory *memory; /* the registration with the card; NULL: none yet */
 };

@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 
 #include "check.h"
+#include "via/mem.h"
 
 static VIP_NIC_HANDLE open_loop(void)
 {
@@ -251,6 +252,51 @@ static void test_alloc(void)
     }
 }
 
+/* Registers a byte, and returns the number of its table entry. */
+static uint32_t register_byte(VIP_NIC_HANDLE nic, uint8_t *at, VIP_MEM_HANDLE *h)
+{
+    CHECK_OK(VipRegisterMem(nic, at, 1, NULL, h));
+    return *h & 0xFFFF;
+}
+
+/* A peer on the same host is counted in the entry of a region, as if it had been stopped in a copy. Deregistering ends
+ * after a second, and the entry is not used again: the peer may resume, and then decrements the count. */
+static void test_stopped_peer(void)
+{
+    VIP_NIC_HANDLE handle;
+    VIP_MEM_HANDLE stuck, other, third;
+    VIP_MEM_ATTRIBUTES a = {0};
+    char device[64];
+    uint8_t *p = map(4096);
+    snprintf(device, sizeof(device), "shm:mem-stopped-%d", (int)getpid());
+    CHECK_OK(VipOpenNic(device, &handle));
+    const struct via_nic *nic = vk_pool_find(&via_nic_pool, handle);
+    CHECK(nic && nic->published);
+
+    uint32_t index = register_byte(handle, p, &stuck);
+    struct via_region *entry = &nic->published[index];
+    CHECK_EQ(entry->handle, stuck);
+    vk_add(&entry->users, 1);
+    /* The attributes change, and from now on the region is reached by frames only. */
+    CHECK_OK(VipSetMemAttributes(handle, p, stuck, &a));
+    CHECK_EQ(entry->handle, 0);
+    CHECK_OK(VipQueryMem(handle, p, stuck, &a));
+    CHECK_OK(VipDeregisterMem(handle, p, stuck));
+    CHECK_EQ(entry->users, 1);
+    CHECK(register_byte(handle, p, &other) != index);
+    CHECK_OK(VipDeregisterMem(handle, p, other));
+    vk_add(&entry->users, (uint32_t)-1);
+    for (int i = 0; i < 3; i++) {
+        uint32_t next = register_byte(handle, p, &third);
+        CHECK(next != index);
+        CHECK_EQ(nic->published[next].users, 0);
+        CHECK_OK(VipDeregisterMem(handle, p, third));
+    }
+    CHECK_OK(VipCloseNic(handle));
+    CHECK_NOTHING_LEFT();
+    munmap(p, 4096);
+}
+
 int main(void)
 {
     snprintf(check_context, sizeof(check_context), "mem");
@@ -261,6 +307,7 @@ int main(void)
     test_wrong();
     test_limit();
     test_alloc();
+    test_stopped_peer();
     CHECK_NOTHING_LEFT();
     return 0;
 }

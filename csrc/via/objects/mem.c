@@ -19,7 +19,8 @@
  * writes or reads directly (link operations place and take) first increments `users` and then reads `handle`. This side
  * first clears the handle and then waits until `users` is 0. Both sides have a full barrier between their store and
  * their load, so at least one of them sees the other (Dekker's algorithm). Either the peer finds no handle, or this
- * side waits for it.
+ * side waits for it. After one second the peer counts as killed or stopped in its copy. It may resume and decrement
+ * `users`, so the entry is never published again, and its index is not used for another region.
  *
  * Registration pins memory (mlock) as far as RLIMIT_MEMLOCK allows. Unpinned memory also works, because no hardware
  * reads it. Pin failures are counted, and viakit_query_nic reports the number of bytes pinned.
@@ -112,7 +113,7 @@ static uint32_t new_generation(struct via_region *r)
  * with the acquire in granted() (link/shm_copy.c). */
 static void publish(struct via_nic *nic, const struct via_region *r)
 {
-    if (nic->published == NULL)
+    if (nic->published == NULL || r->abandoned)
         return;
     struct via_region *p = &nic->published[r - nic->regions];
     p->address = r->address;
@@ -349,9 +350,9 @@ VIP_RETURN VipRegisterMem(VIP_NIC_HANDLE handle, VIP_PVOID address, VIP_ULONG le
 }
 
 /* Make the region unreachable by its handle, and wait for peers that are writing into it or reading from it. The wait
- * takes as long as a memcpy, or until such a peer is known to have died. A card that has registered the region ends its
- * access, after it has finished this NIC's own operations. */
-static void hide_region(struct via_nic *nic, struct via_region *r)
+ * takes as long as a memcpy. Return 0 if a peer has not finished after one second. A card that has registered the region
+ * ends its access, after it has finished this NIC's own operations. */
+static int hide_region(struct via_nic *nic, struct via_region *r)
 {
     /* grants by this region must be checked again */
     nic->region_epoch++;
@@ -360,38 +361,39 @@ static void hide_region(struct via_nic *nic, struct via_region *r)
         nic->ops->card->drop_memory(nic->link, r->memory);
         r->memory = NULL;
     }
-    if (nic->published == NULL)
-        return;
+    if (nic->published == NULL || r->abandoned)
+        return !r->abandoned;
     struct via_region *p = &nic->published[r - nic->regions];
     vk_store_release(&p->handle, 0);
     vk_fence_full(); /* orders the store of handle before the load of users */
-    /* If a peer was killed while it was counted in `users`, the wait would never end. After one second the peer is
-     * considered dead. */
     uint64_t give_up = 0;
     while (vk_load_acquire(&p->users)) {
         uint64_t now = vk_now();
         if (give_up == 0)
             give_up = now + VK_SECOND;
         if (now > give_up) {
-            vk_store_release(&p->users, 0);
-            break;
+            r->abandoned = 1;
+            return 0;
         }
         sched_yield();
     }
+    return 1;
 }
 
-/* Remove a region from the table and the counts, unpin it, release its tag, and put its index on the free list. The
- * memory itself belongs to the program. */
+/* Remove a region from the table and the counts, unpin it, release its tag, and put its index on the free list, unless a
+ * peer is still counted in its entry. The memory itself belongs to the program. */
 static void drop_region(struct via_nic *nic, struct via_region *r)
 {
-    hide_region(nic, r);
+    int finished = hide_region(nic, r);
     nic->bytes_registered -= r->len;
     if (r->pinned)
         nic->bytes_pinned -= r->len;
     unpin(r);
     ptag_use(nic, r->ptag, -1);
-    r->next_free = nic->region_free;
-    nic->region_free = (uint32_t)(r - nic->regions);
+    if (finished) {
+        r->next_free = nic->region_free;
+        nic->region_free = (uint32_t)(r - nic->regions);
+    }
     nic->n_regions--;
     __atomic_sub_fetch(&via_n_regions_live, 1, __ATOMIC_RELAXED);
 }
