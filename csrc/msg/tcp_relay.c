@@ -187,18 +187,20 @@ static void run_anywhere(void)
  *         waitpid <------ exit            adopted by init, ends with the last stream
  *
  * The child exits at once, so the wait is short. Only functions that are safe in signal handlers may run between fork
- * and exit, because another thread may have held a lock. Returns 0 or an error. */
+ * and exit, because another thread may have held a lock. The child's status is 0, or the errno of its fork. Returns 0 or
+ * an error. */
 static int start(msg_world *w, struct td_plan *p)
 {
-    int status;
+    int status = 0; /* also if the program has its children reaped by the kernel */
     char name[16];
     snprintf(name, sizeof name, "viakit-%.8s", w->job); /* not in the child: it is not safe in a signal handler */
     pid_t child = fork();
     if (child < 0)
         return failed(w, "fork");
     if (child == 0) {
-        if (fork() != 0)
-            _exit(0);
+        pid_t daemon = fork();
+        if (daemon != 0)
+            _exit(daemon < 0 ? errno : 0);
         struct rlimit files;
         if (getrlimit(RLIMIT_NOFILE, &files) == 0) { /* a descriptor for each pair of ranks */
             files.rlim_cur = files.rlim_max;
@@ -213,7 +215,8 @@ static int start(msg_world *w, struct td_plan *p)
         _exit(0);
     }
     while (waitpid(child, &status, 0) < 0 && errno == EINTR) {}
-    return 0;
+    errno = WIFEXITED(status) ? WEXITSTATUS(status) : EIO;
+    return errno ? failed(w, "fork") : 0;
 }
 
 /* ---------------------------------------------------------------- this rank's ends */

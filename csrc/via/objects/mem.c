@@ -380,8 +380,8 @@ static int hide_region(struct via_nic *nic, struct via_region *r)
     return 1;
 }
 
-/* Remove a region from the table and the counts, unpin it, release its tag, and put its index on the free list, unless a
- * peer is still counted in its entry. The memory itself belongs to the program. */
+/* Remove a region from the table and the counts, unpin it, and release its tag. Its index goes to the free list, unless
+ * a peer is still counted in its entry. The memory itself belongs to the program. */
 static void drop_region(struct via_nic *nic, struct via_region *r)
 {
     int finished = hide_region(nic, r);
