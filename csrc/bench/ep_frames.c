@@ -18,7 +18,7 @@
  *                                    ^ slot
  *
  * A slot belongs to the kernel or to this process, as tp_status shows. The process reads a slot only while it is its
- * own, and gives each back before it looks at the next. If all slots are USER, the kernel drops frames, and the run
+ * own, and gives each back before it polls the next. If all slots are USER, the kernel drops frames, and the run
  * ends with lost_frame().
  *
  * Invariant: tx_at and rx_at are 0 between messages. At most `window` messages are under way, and fit the receiver's

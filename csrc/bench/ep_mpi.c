@@ -20,9 +20,9 @@
  * first 8 KiB of a message to the daemon. Linux rejects an address that can be no user's (EFAULT). Whether a call fails
  * depends on what the stack contained before. In this process liblam calls two functions that set the address first.
  *
- * Invariants. Requests complete in the order in which they are made, because messages of one pair, communicator and tag do
- * not overtake each other (MPI 4.1, 3.5). So only the oldest of each kind is tested. No request is left at the end of a run:
- * exactly n_expected receives are posted, and finish reaps the sends.
+ * Invariants. Requests are matched in the order in which they are made, because messages of one pair, communicator and
+ * tag do not overtake each other (MPI 4.1, 3.5). So only the oldest of each kind is tested. No request is left at the
+ * end of a run: exactly n_expected receives are posted, and finish reaps the sends.
  *
  * One thread has the endpoint, the one that called MPI_Init: the library may be initialised without thread support.
  *

@@ -38,7 +38,7 @@
 #define MOST_LEN (1u << 30)
 #define INLINE_WANTED 64u /* bytes that travel in the work request itself */
 #define TIMEOUT 14        /* 4.096 us * 2^14 = 67 ms until the card repeats (InfiniBand: Local ACK Timeout) */
-#define RETRIES 7         /* the field's largest value: a peer is given up after about half a second */
+#define RETRIES 7         /* the field's largest value: a peer is given up after 0.5 to 2 s (verbs_rdma.c) */
 #define FOREVER 7         /* rnr_retry: as long as no receive is posted */
 #define RNR_TIMER 1       /* 10 us between those */
 
