@@ -24,7 +24,7 @@
  *   comment says otherwise. viakit_last_error() explains an error. Errors of a transfer are in the descriptor's status.
  * - Blocking: the Wait calls, VipConnectRequest, VipConnectAccept of a VI with a secret, the name service,
  *   VipQuerySystemManagementInfo, and the opening and closing of a NIC. VipDeregisterMem and VipSetMemAttributes wait
- *   until peers have ended their accesses. No other call waits for another process.
+ *   until peers have ended their accesses, for one second at most. No other call waits for another process.
  * - Time-outs are in ms. VIP_INFINITE has no end. With 0 the Wait calls poll once. VipConnectRequest and
  *   VipConnectPeerRequest return VIP_INVALID_PARAMETER for 0.
  * - Handles: an object that was destroyed makes its handle invalid. Calls with it return VIP_INVALID_PARAMETER.
@@ -337,8 +337,9 @@ VIPL_EXPORT VIP_RETURN VipErrorCallback(IN VIP_NIC_HANDLE NicHandle, IN VIP_PVOI
 /* ---------------------------------------------------------------- protection and memory
  *
  * A region need not be aligned. The same memory may be registered several times. After VipDeregisterMem no peer and no
- * NIC accesses it: the program may free it. VipDestroyPtag returns VIP_ERROR_RESOURCE while a VI or a region uses the
- * tag. */
+ * NIC accesses it: the program may free it. The exception is a process that is stopped in the middle of a copy for more
+ * than one second: it completes the copy when it resumes. VipDestroyPtag returns VIP_ERROR_RESOURCE while a VI or a
+ * region uses the tag. */
 
 VIPL_EXPORT VIP_RETURN VipCreatePtag(IN VIP_NIC_HANDLE NicHandle, OUT VIP_PROTECTION_HANDLE *Ptag);
 VIPL_EXPORT VIP_RETURN VipDestroyPtag(IN VIP_NIC_HANDLE NicHandle, IN VIP_PROTECTION_HANDLE Ptag);

@@ -324,9 +324,9 @@ static int verbs_resolve(const uint8_t own[6], const char *name, unsigned index,
 
 /* ---------------------------------------------------------------- opening */
 
-/* Link operation, also for a link that was opened only in part. The queue pair before its peers' handles, which outstanding
- * sends use (ibv_post_send(3)), and the handles before their protection domain. No peer is notified here: the socket of
- * the link udp closes, and the kernel then reports "port unreachable" to each that sends. */
+/* Link operation, also for a link that was opened only in part. The queue pair is destroyed before its peers' handles,
+ * which outstanding sends use (ibv_post_send(3)), and the handles before their protection domain. No peer is notified
+ * here: the socket of the link udp closes, and the kernel then reports "port unreachable" to each peer that sends. */
 static void verbs_close(struct link *link)
 {
     struct verbs *v = verbs_of(link);

@@ -350,8 +350,8 @@ VIP_RETURN VipRegisterMem(VIP_NIC_HANDLE handle, VIP_PVOID address, VIP_ULONG le
 }
 
 /* Make the region unreachable by its handle, and wait for peers that are writing into it or reading from it. The wait
- * takes as long as a memcpy. Return 0 if a peer has not finished after one second. A card that has registered the region
- * ends its access, after it has finished this NIC's own operations. */
+ * takes as long as a memcpy. Return 0 if a peer has not finished after one second. A card that has registered the
+ * region ends its access, after it has finished this NIC's own operations. */
 static int hide_region(struct via_nic *nic, struct via_region *r)
 {
     /* grants by this region must be checked again */
@@ -421,7 +421,7 @@ static VIP_RETURN enter_region(const char *function, VIP_NIC_HANDLE handle, VIP_
 }
 
 /* Deregister memory. After the return neither the NIC nor a peer reads or writes the memory, not even a peer that had
- * begun: the program may free it. */
+ * begun, unless it was abandoned (hide_region): the program may free it. */
 VIP_RETURN VipDeregisterMem(VIP_NIC_HANDLE handle, VIP_PVOID address, VIP_MEM_HANDLE mem)
 {
     struct via_nic *nic;
