@@ -10,11 +10,12 @@
  *
  * The budget is time. It grows by 1/VK_BUDGET_SHARE of the time that passes between work, up to VK_BUDGET_MOST. Work
  * needs a budget above 0 and takes its own length from it, VK_BUDGET_LEAST at least. So short work runs once in VK_MS,
- * after a burst of 64. Work of 10 ms runs once in 90 ms. A fixed interval would not limit work that takes as long as the
- * interval.
+ * after a burst of 64. Work of 10 ms runs once in 90 ms. A fixed interval would not limit work that takes as long as
+ * the interval.
  *
  * The length is that of the clock. It contains the time in which the process was stopped or the processor was busy with
- * others. The budget therefore never falls below -VK_BUDGET_DEBT, and work can begin again after VK_SECOND at the latest.
+ * others. The budget therefore never falls below -VK_BUDGET_DEBT, and work can begin again after VK_SECOND at the
+ * latest.
  *
  * A struct vk_budget belongs to one thread at a time, and begins with zeros: the budget is full then.
  */

@@ -3,8 +3,8 @@
  * section [tcp] of the machine's description declares.
  *
  * A stream is made on a connected socket of the kernel, whose two ends are the processes. The socket connects them,
- * proves who they are, reports when one has ended, and wakes a process that sleeps in the kernel while time is real. The
- * data goes through the machine only.
+ * proves who they are, reports when one has ended, and wakes a process that sleeps in the kernel while time is real.
+ * The data goes through the machine only.
  *
  * A process uses a stream with one thread at a time.
  */
@@ -29,8 +29,8 @@ struct vk_daemons {
  * readable when a call that returned -EAGAIN should be repeated. */
 struct vk_streams {
     /* Opens this process's end of a stream, and makes the process a member of machine `name`. `fd` is a connected
-     * stream socket, on which nothing is under way; the caller keeps it, and closes it after the stream. `buffer` is the
-     * length of the socket buffers that the program requests in bytes; 0: the system's own. NULL for `daemons`
+     * stream socket, on which nothing is under way; the caller keeps it, and closes it after the stream. `buffer` is
+     * the length of the socket buffers that the program requests in bytes; 0: the system's own. NULL for `daemons`
      * means none. Both processes open their end with the same values. Returns 0, or -errno with an explanation:
      * -ENODEV if the machine has no section [tcp]. */
     int (*open)(const char *name, int fd, int64_t buffer, const struct vk_daemons *daemons, struct vk_stream **out);

@@ -375,8 +375,8 @@ bench_ep *bench_zmq_open(void *socket, const char *library, bool polled, char *e
 /* Rank peer of a communicator. Handles in the library's representation: an int (MPICH) or a pointer (Open MPI). */
 bench_ep *bench_mpi_open(const char *library, uintptr_t comm, uintptr_t byte_type, int peer, char *error);
 
-/* LAM/MPI, whose daemon runs on this host. Calls MPI_Init, once in a process. B calls bench_address, then bench_join with
- * length 0; A calls bench_join with B's address. */
+/* LAM/MPI, whose daemon runs on this host. Calls MPI_Init, once in a process. B calls bench_address, then bench_join
+ * with length 0; A calls bench_join with B's address. */
 bench_ep *bench_lam_open(const char *library, bool polled, char *error);
 
 /* A task of PVM, by its number, for a process that is enrolled. in_place: the data is not packed. */
@@ -459,8 +459,8 @@ int bench_bip_describe(bench_ep *ep, size_t len, char *text, size_t room);
 double bench_step_call(int n); /* seconds per system call that does nothing */
 double bench_step_copy(uint8_t *to, const uint8_t *from, size_t len, int n); /* seconds per copy of len bytes */
 
-/* Send `batch` messages of len bytes into `out`, then receive them from `in`, in this thread. The receive buffer of `in`
- * must have room for all. Sets the seconds per message of both halves. Returns 0, or an errno. */
+/* Send `batch` messages of len bytes into `out`, then receive them from `in`, in this thread. The receive buffer of
+ * `in` must have room for all. Sets the seconds per message of both halves. Returns 0, or an errno. */
 int bench_step_pass(int out, int in, uint8_t *buffer, size_t len, int batch, double *send_s, double *recv_s);
 
 #endif /* BENCH_BENCH_H */

@@ -227,7 +227,8 @@ static int receive_short(frames_ep *ep, size_t len)
     if (!(__atomic_load_n(&h->tp_status, __ATOMIC_ACQUIRE) & TP_STATUS_USER))
         return BENCH_NOT_YET;
     const short_head *head = (const short_head *)(const void *)((uint8_t *)h + h->tp_mac);
-    /* Ethernet's minimum frame is longer than a short message. A frame of another sender may be shorter than the head. */
+    /* Ethernet's minimum frame is longer than a short message. A frame of another sender may be shorter than the
+     * head. */
     size_t got = h->tp_snaplen < sizeof *head ? 0 : h->tp_snaplen - sizeof *head;
     uint32_t run;
     memcpy(&run, &head->run, sizeof run);

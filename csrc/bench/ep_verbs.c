@@ -12,8 +12,8 @@
  *      receive 0                    <---  SEND key
  *      run:     send or write i     --->  receive i + 1     buffer i of the peer, which has the same plan
  *
- * Each side's key is the first message of a run. It arrives in front of all others, because the service keeps the order.
- * A message that finds no posted receive is repeated by the card (rnr_retry).
+ * Each side's key is the first message of a run. It arrives in front of all others, because the service keeps the
+ * order. A message that finds no posted receive is repeated by the card (rnr_retry).
  *
  * Registered memory is not inherited by children, and nothing here forks.
  *

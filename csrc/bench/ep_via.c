@@ -209,8 +209,8 @@ static inline int take_receive(via_ep *ep, bool dontwait, VIP_DESCRIPTOR **d)
     return BENCH_DONE;
 }
 
-/* Send this side's key, and receive the peer's. The first is send 0, so message i is send i + 1. DONE when the peer's key
- * is here, NOT_YET, or an error. Both sides have posted their receives before either calls this. */
+/* Send this side's key, and receive the peer's. The first is send 0, so message i is send i + 1. DONE when the peer's
+ * key is here, NOT_YET, or an error. Both sides have posted their receives before either calls this. */
 static int exchange_keys(via_ep *ep)
 {
     VIP_DESCRIPTOR *d = &ep->sends[0];
@@ -326,7 +326,8 @@ static int via_tidy(bench_ep *base)
     return rc;
 }
 
-/* A reaped send no longer uses its buffer. The peer's key is taken also by a side that has sent and received nothing. */
+/* A reaped send no longer uses its buffer. The peer's key is taken also by a side that has sent and received
+ * nothing. */
 static int via_flush(bench_ep *base, size_t most)
 {
     via_ep *ep = (via_ep *)base;

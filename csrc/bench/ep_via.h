@@ -1,6 +1,6 @@
 /*
- * bench/ep_via.h - the endpoint of VIA: its struct, shared by ep_via.c (messages) and ep_via_open.c (opening, connecting,
- * and the description).
+ * bench/ep_via.h - the endpoint of VIA: its struct, shared by ep_via.c (messages) and ep_via_open.c (opening,
+ * connecting, and the description).
  */
 #ifndef BENCH_EP_VIA_H
 #define BENCH_EP_VIA_H

@@ -8,9 +8,9 @@
  *      send send ... send | recv recv ... recv
  *      t0                 t1                 t2      send = (t1 - t0) / batch, recv = (t2 - t1) / batch
  *
- * With both ends in one thread no thread waits, so no wake-up and no second core takes part. On the loopback interface and
- * on a veth pair the kernel processes the arriving packet on the sender's core, within the call that sends: `send` contains
- * the interrupt's part (softirq).
+ * With both ends in one thread no thread waits, so no wake-up and no second core takes part. On the loopback interface
+ * and on a veth pair the kernel processes the arriving packet on the sender's core, within the call that sends: `send`
+ * contains the interrupt's part (softirq).
  *
  * Invariant: each call leaves both descriptors without data in flight. Threads: any; the descriptors are the caller's.
  */

@@ -20,8 +20,8 @@
  * Unreliable jobs (options.unreliable) work as BIP did: "sequence numbers and checks CRC so that any error or loss of
  * message on the medium will be detected (but not recovered)" (section 3). VIA then drops damaged frames. Each head has
  * a number, so the next one reveals a lost one. The last one before a pause has no successor. So a rank in a call sends
- * BEATs, which repeat the numbers. Checksums reveal lost packets of a long message, and a BEAT reveals that its last one
- * was lost. A loss ends the connection, on both sides, and all waits (DAMAGED; PEER at the other rank).
+ * BEATs, which repeat the numbers. Checksums reveal lost packets of a long message, and a BEAT reveals that its last
+ * one was lost. A loss ends the connection, on both sides, and all waits (DAMAGED; PEER at the other rank).
  *
  * Out-of-order, duplicate or unexpected messages:
  *

@@ -180,9 +180,9 @@ VIPL_EXPORT VIP_RETURN viakit_set_vi_secret(VIP_VI_HANDLE vi, const void *secret
  *
  * A peer request is answered only by a VI that has requested its sender. With a handler, a program can create that VI
  * when the request arrives. handler(context, discriminator, len) is called for each peer request that matches no VI. It
- * gets the discriminator that the request has for this side (len bytes, valid during the call). The sender repeats its request, so
- * the handler may be called again for it. It proves nothing about its sender: every process that can send frames to the
- * NIC can cause the call.
+ * gets the discriminator that the request has for this side (len bytes, valid during the call). The sender repeats its
+ * request, so the handler may be called again for it. It proves nothing about its sender: every process that can send
+ * frames to the NIC can cause the call.
  *
  * The handler runs in any thread, as the NIC's owner: it must neither block nor call a function of VIPL or viakit.
  * NULL removes it; afterwards no call of it is in progress. */

@@ -400,10 +400,10 @@ VIPL_EXPORT VIP_RETURN VipCQNotify(IN VIP_CQ_HANDLE CQHandle, IN VIP_PVOID Conte
 /* ---------------------------------------------------------------- connections
  *
  * A server waits, and then accepts or rejects the handle, which is invalid afterwards. An accept that fails leaves it
- * valid, for another VI or a reject, unless the code is VIP_TIMEOUT: the client has withdrawn. RemoteAddr has room for 6
- * bytes and a discriminator of 64. A client's request ends with VIP_SUCCESS, VIP_REJECT, VIP_NO_MATCH (no server waits),
- * VIP_NOT_REACHABLE or VIP_TIMEOUT. PeerRequest returns at once; PeerDone returns VIP_NOT_DONE until the result is
- * there, and then the result once. VipDisconnect flushes both queues, in any state. */
+ * valid, for another VI or a reject, unless the code is VIP_TIMEOUT: the client has withdrawn. RemoteAddr has room for
+ * 6 bytes and a discriminator of 64. A client's request ends with VIP_SUCCESS, VIP_REJECT, VIP_NO_MATCH (no server
+ * waits), VIP_NOT_REACHABLE or VIP_TIMEOUT. PeerRequest returns at once; PeerDone returns VIP_NOT_DONE until the result
+ * is there, and then the result once. VipDisconnect flushes both queues, in any state. */
 
 VIPL_EXPORT VIP_RETURN VipConnectWait(IN VIP_NIC_HANDLE NicHandle, IN VIP_NET_ADDRESS *LocalAddr, IN VIP_ULONG Timeout,
                                       OUT VIP_NET_ADDRESS *RemoteAddr, OUT VIP_VI_ATTRIBUTES *RemoteViAttribs,

@@ -181,8 +181,8 @@ static int run_length(struct link *link, const struct link_frame *frames, int n)
 
 /* Returns the mark of a super-frame of len bytes. It is set if the super-frame is of full length and part of a stream
  * (eth_receive.c). So it directly follows another such one to the same peer, or several link sends are unacknowledged:
- * messages of 64 KiB have one full super-frame and a short one each. In a ping-pong of these, the reply has acknowledged
- * all. The response of an RDMA read gets none, because its segments cannot be received in their place. */
+ * messages of 64 KiB have one full super-frame and a short one each. In a ping-pong of these, the reply has
+ * acknowledged all. The response of an RDMA read gets none, because its segments cannot be received in their place. */
 static uint32_t next_mark(struct link *link, const struct link_peer *peer, const struct link_frame *first, uint32_t len)
 {
     int is_full = len >= FULL_SUPER && len + link->segment > link->super_bytes;

@@ -315,7 +315,8 @@ static int receive_all(struct link *link, const viakit_nic_options *options, uin
                  : explained(link, receive(link->fd, &link->frames, &a, slot_for(longest), want ? want : SLOTS));
 }
 
-/* Returns 0 or -errno, explained. The port is claimed before any socket has a filter, because the filter contains it. */
+/* Returns 0 or -errno, explained. The port is claimed before any socket has a filter, because the filter contains
+ * it. */
 int eth_bring_up(struct link *link, const viakit_nic_options *options, uint32_t *mtu)
 {
     int index = 0, error;

@@ -138,9 +138,9 @@ static void deliver_slot(struct link *link, const uint8_t *frame, size_t len, ui
  * link->queued. Returns whether it was there.
  *
  * A call may return an error of the socket instead, such as ENETDOWN, and takes nothing out then. Lengths are no proof
- * that slot and queue belong together. The bytes from Ethernet's to the wire header are: they contain the frame's number
- * and checksum. Another super-frame is dropped. Its bytes may lie in the place of segments that have not arrived, and
- * are overwritten when these arrive. */
+ * that slot and queue belong together. The bytes from Ethernet's to the wire header are: they contain the frame's
+ * number and checksum. Another super-frame is dropped. Its bytes may lie in the place of segments that have not
+ * arrived, and are overwritten when these arrive. */
 static int take_queued(struct link *link, const uint8_t *frame, size_t have, struct iovec *iov, size_t n, size_t all)
 {
     const size_t heads = sizeof(struct ether_header) + IP_UDP_LEN + sizeof(struct wire_header);

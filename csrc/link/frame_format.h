@@ -22,8 +22,8 @@
  *   (via/data/ahead.c). 0 in a frame that is not the first: unknown.
  * - READ frames are not part of the sequence. Their psn is the number of the request frame, their immediate data the
  *   serial number of the request (via/data/read.c).
- * - The immediate data of REQUEST, PENDING, ACCEPT and CONFIRM holds two times, by which the NICs measure the round trip
- *   before the first data (via/connect/conn.c): WIRE_SENT when the frame was sent, by its sender's clock, and
+ * - The immediate data of REQUEST, PENDING, ACCEPT and CONFIRM holds two times, by which the NICs measure the round
+ *   trip before the first data (via/connect/conn.c): WIRE_SENT when the frame was sent, by its sender's clock, and
  *   WIRE_ECHO, the WIRE_SENT of the frame to which it replies at once. 0: none.
  * - The checksum covers header (checksum field 0) and payload if FLAG_CRC is set, and the header alone if it is not.
  *   Links that cannot corrupt frames ignore it. Other links accept a frame without FLAG_CRC only if UDP's checksum,

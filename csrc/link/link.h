@@ -122,9 +122,9 @@ struct link_card {
     void (*drop_memory)(struct link *link, struct link_memory *memory);
 
     /* Starts an operation. Operations of one peer take effect in the order of their start, and a write stores its last
-     * word last. Returns 0 if it has started: rdma_done() follows, from within poll() or cancel(). Returns -EAGAIN if it
-     * cannot start yet, and the caller has to try again after the next poll. Returns -EOPNOTSUPP if the card cannot do
-     * it, or the target does not grant it: the caller then sends frames. */
+     * word last. Returns 0 if it has started: rdma_done() follows, from within poll() or cancel(). Returns -EAGAIN if
+     * it cannot start yet, and the caller has to try again after the next poll. Returns -EOPNOTSUPP if the card cannot
+     * do it, or the target does not grant it: the caller then sends frames. */
     int (*start)(struct link *link, struct link_peer *peer, const struct link_rdma *rdma);
 
     /* Ends all operations of the peer at once, with errors. The card accesses no memory for them any more. */
@@ -332,9 +332,9 @@ struct link_services {
      * handler. The text is copied. */
     void (*report_trouble)(struct link_client *client, const char *text);
 
-    /* Returns the rights that the connection of VI number `vi` grants the peer on the memory of `handle`, and sets *grant
-     * if there are any. The memory is registered with the card if necessary. Returns -1 if there is no such connection:
-     * it gets no answer. */
+    /* Returns the rights that the connection of VI number `vi` grants the peer on the memory of `handle`, and sets
+     * *grant if there are any. The memory is registered with the card if necessary. Returns -1 if there is no such
+     * connection: it gets no answer. */
     int (*grant)(struct link_client *client, const struct link_peer *peer, uint16_t vi, uint32_t key, uint32_t handle,
                  struct link_grant *grant);
 

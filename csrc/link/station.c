@@ -4,9 +4,9 @@
  * only state is the note that sock_diag is missing.
  *
  * The list is read in two ways. sock_diag (netlink) returns binary entries and can omit connected sockets in the
- * kernel. Where it is missing (a kernel without the module unix_diag, a sandbox without netlink), /proc/net/unix returns
- * the same entries as text. That is noted for the life of the process, because each request for a missing module makes
- * the kernel start modprobe, which takes milliseconds.
+ * kernel. Where it is missing (a kernel without the module unix_diag, a sandbox without netlink), /proc/net/unix
+ * returns the same entries as text. That is noted for the life of the process, because each request for a missing
+ * module makes the kernel start modprobe, which takes milliseconds.
  *
  *    name     | 0 | viakit/shm/1000/NAME | / | PORT |       sun_path[0] = 0: abstract, at most 108 bytes in all
  *    as text  @viakit/shm/1000/NAME/PORT

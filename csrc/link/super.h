@@ -1,8 +1,8 @@
 /*
  * Delivery of the segments of a super-frame whose headers were received apart from their payloads. The kernel has
  * written the payloads to their places in the message, one behind the other. This is how udp and eth receive without a
- * copy in viakit: the first segment identifies the message (link_place_ahead), and one recvmsg scatters the rest over headers
- * and the program's memory.
+ * copy in viakit: the first segment identifies the message (link_place_ahead), and one recvmsg scatters the rest over
+ * headers and the program's memory.
  *
  * This is correct because the memory belongs to a message that is still being received. The program may not read it
  * before the message is complete. Wrong bytes are overwritten when the segment is retransmitted.
@@ -40,8 +40,8 @@ static inline size_t link_payload_ahead(const struct wire_header *first, size_t 
     return (first->version_kind & 15) == WIRE_WRITE ? payload - (shortest - sizeof *first) : payload;
 }
 
-/* Sets the pieces of the segments behind the first: all are as long as the first, except the last, which may be shorter.
- * Their payloads go to place, the last one of a write to spare. */
+/* Sets the pieces of the segments behind the first: all are as long as the first, except the last, which may be
+ * shorter. Their payloads go to place, the last one of a write to spare. */
 static inline void link_scatter(struct link_scatter *s, const struct wire_header *first, size_t begin, size_t end,
                                 uint8_t *place, uint8_t *spare)
 {

@@ -438,8 +438,8 @@ int verbs_open_queue(struct verbs *v, uint32_t n_recvs)
     return v->failed;
 }
 
-/* Called after the queue pair was destroyed, so the card writes to no slot any more. A completion queue can be destroyed
- * when all notifications that were read are acknowledged. */
+/* Called after the queue pair was destroyed, so the card writes to no slot any more. A completion queue can be
+ * destroyed when all notifications that were read are acknowledged. */
 void verbs_close_queue(struct verbs *v)
 {
     if (v->recv_cq)

@@ -24,8 +24,8 @@ struct msg_token {
 struct msg_channel {
     const char *name;
 
-    /* Connects this rank to all others, or (world->sparse) to its neighbours, and sets peer->at and peer->eager_limit of
-     * each. Resets peer->met of ranks that are not connected. May block, within the options' deadline. May call
+    /* Connects this rank to all others, or (world->sparse) to its neighbours, and sets peer->at and peer->eager_limit
+     * of each. Resets peer->met of ranks that are not connected. May block, within the options' deadline. May call
      * msg_allgather, the same number of times on all ranks. On failure it has called msg_fail and released everything.
      */
     int (*open)(msg_world *w, const msg_options *options);
@@ -58,8 +58,8 @@ struct msg_channel {
     void (*attend)(msg_world *w);
 
     /* Begins to connect to a rank that has not been met, unless that is under way. msg_met() follows, or
-     * msg_peer_failed(). Returns 0, or -1: the rank is gone. push, put and get do the same. NULL: all ranks are connected
-     * at the start. */
+     * msg_peer_failed(). Returns 0, or -1: the rank is gone. push, put and get do the same. NULL: all ranks are
+     * connected at the start. */
     int (*meet)(struct msg_peer *peer);
     /* Gives up to connect to a rank that is gone. */
     void (*part)(struct msg_peer *peer);

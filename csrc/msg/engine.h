@@ -3,8 +3,8 @@
  *
  * Reading order: msg.h (contract), this file, match.c (matching), protocol.c and arrival.c (outgoing and arriving
  * packets). Then rendezvous.c (the threshold, and long messages) and peer_failure.c (ranks that leave or fail).
- * Operations begin in send.c, recv.c, onesided.c (RDMA) and active.c (active messages), and end in wait.c. channel.h has
- * the interface of the carriers of packets: via.c, bip.c and tcp.c.
+ * Operations begin in send.c, recv.c, onesided.c (RDMA) and active.c (active messages), and end in wait.c. channel.h
+ * has the interface of the carriers of packets: via.c, bip.c and tcp.c.
  *
  *   eager                     rendezvous, RPUT              RGET                          R3
  *   EAGER+data ------->       RTS -------------->           RTS+address -------->         RTS -------------->
@@ -405,7 +405,8 @@ void msg_push_queue(struct msg_peer *peer);
 void msg_push_control(struct msg_peer *peer, const struct msg_packet *packet);
 /* Sends a packet that only identifies a request: `id` of the sender's, `peer_id` of the receiver's. */
 void msg_push_ids(struct msg_peer *peer, int kind, uint64_t id, uint64_t peer_id);
-/* Sends the first packet of a message: the message itself, or its announcement. The request may have ended on return. */
+/* Sends the first packet of a message: the message itself, or its announcement. The request may have ended on
+ * return. */
 void msg_begin_send(msg_request *r, struct msg_peer *peer, msg_mode mode);
 /* Returns 1 if a write to this rank has not been handed to the channel completely. */
 int msg_is_writing(const msg_world *w, int target);
@@ -417,7 +418,8 @@ void msg_deliver_unexpected(msg_world *w, msg_message *m, msg_request *r);
 void msg_move(msg_world *w);
 /* Ends the channel's registration of the request's buffer, if there is one. */
 void msg_release_buffer(msg_request *r);
-/* Copies a whole message into the receive's buffer, as far as it has room, and sets its status. Does not complete it. */
+/* Copies a whole message into the receive's buffer, as far as it has room, and sets its status. Does not complete
+ * it. */
 void msg_copy_in(msg_world *w, msg_request *r, const void *data, size_t len);
 /* Swaps the bytes of each word of 4, and copies the rest (policy convert). `to` and `from` may be equal. */
 void msg_convert(char *to, const char *from, size_t len);
@@ -446,8 +448,8 @@ void msg_put_arrived(msg_request *r);                  /* all RDMA writes into t
  * own bound. */
 size_t msg_rendezvous_threshold(const msg_world *w, int local, size_t most);
 void msg_announce(msg_request *r, struct msg_peer *peer);
-/* The peer has announced the message of this receive: replies, and begins the transfer. The first `here` bytes came with
- * the announcement, and are in the receive's buffer as far as it has room. */
+/* The peer has announced the message of this receive: replies, and begins the transfer. The first `here` bytes came
+ * with the announcement, and are in the receive's buffer as far as it has room. */
 void msg_accept_announced(struct msg_peer *peer, const struct msg_packet *p, msg_request *r, size_t here);
 /* A send of this rank that the peer has been notified of by a packet of this kind, and that transfers nothing yet. NULL
  * for any other id. */

@@ -278,8 +278,8 @@ void msg_failures_ack(msg_world *world);
 /* ---------------------------------------------------------------- revocation
  *
  * A scope is the n contexts from `context` on that belong to one communicator, and end when any of its ranks revokes
- * it: pending operations end with MSG_ERR_REVOKED, later ones are refused (revoke.c lists which end when). The id is the
- * same on all its ranks, and differs from that of every other scope of these contexts in the job. */
+ * it: pending operations end with MSG_ERR_REVOKED, later ones are refused (revoke.c lists which end when). The id is
+ * the same on all its ranks, and differs from that of every other scope of these contexts in the job. */
 typedef struct msg_scope {
     struct msg_scope *next;
     msg_world *world; /* NULL: closed. Set it so before the first msg_scope_open. */

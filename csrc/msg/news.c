@@ -1,13 +1,13 @@
 /*
  * Ranks that connect when they meet, and what they learn of ranks that they have never met.
  *
- * In a *sparse* world each rank connects at the start only to its neighbours, whose distance on the circle of ranks is a
- * power of two. So a rank of n has about 2 log2 n connections, and any other rank is at most log2 n steps away:
+ * In a *sparse* world each rank connects at the start only to its neighbours, whose distance on the circle of ranks is
+ * a power of two. So a rank of n has about 2 log2 n connections, and any other rank is at most log2 n steps away:
  *
  *      rank 0 of 16:   1 2 4 8 12 14 15          rank 5 of 16:   6 7 9 13 1 3 4
  *
- * All other pairs connect when one of them has a packet for the other, or waits for a message of it (msg_need). A receive
- * from MSG_ANY_SOURCE needs no connection. Small jobs, in which all are neighbours, are not sparse.
+ * All other pairs connect when one of them has a packet for the other, or waits for a message of it (msg_need). A
+ * receive from MSG_ANY_SOURCE needs no connection. Small jobs, in which all are neighbours, are not sparse.
  *
  * Failure. A rank notices the death of those that it is connected to. It spreads the news (FAILED) to all of these, and
  * they to theirs. A rank that is itself connected to the rank in question ignores news of it: its own connection is the
@@ -19,15 +19,15 @@
  *
  *      round k:  to rank + 2^k, after round k - 1 has come from rank - 2^(k-1)           log2 n rounds
  *
- * A rank begins round 0 once none of its connections is half made, so its partner in each is still there. The rounds fail
- * if a rank dies or leaves early. From the first news of that on (`spreading`), departures are spread as failures are
- * (LEFT). A rank then stays until it has news of each other rank, or has lost all its connections.
+ * A rank begins round 0 once none of its connections is half made, so its partner in each is still there. The rounds
+ * fail if a rank dies or leaves early. From the first news of that on (`spreading`), departures are spread as failures
+ * are (LEFT). A rank then stays until it has news of each other rank, or has lost all its connections.
  *
  * News may overtake packets of the rank itself. A rank that has begun to close (LEFT) has no packet for a rank that it
  * has not met. If the connection is half made, it takes part until that is made, and BYE follows on it, so the news are
  * ignored. From a rank that is dead (FAILED), or left without waiting (GONE), such a connection may still bring packets
- * that were sent before. So the news apply a little later, unless the connection is made meanwhile. A connected rank that
- * is known to have left (`left`) has not failed if its connection breaks before its BYE is read.
+ * that were sent before. So the news apply a little later, unless the connection is made meanwhile. A connected rank
+ * that is known to have left (`left`) has not failed if its connection breaks before its BYE is read.
  */
 #include "msg/channel.h"
 

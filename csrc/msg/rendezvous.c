@@ -304,8 +304,8 @@ static size_t part_to_read(size_t len)
     return len / 2 & ~(size_t)4095;
 }
 
-/* The receiver shares the copy. Offers the first part of the buffer for reading, and writes the other part. The buffer is
- * registered, and r has its address and handle. The request may have ended on return. */
+/* The receiver shares the copy. Offers the first part of the buffer for reading, and writes the other part. The buffer
+ * is registered, and r has its address and handle. The request may have ended on return. */
 static void share(msg_request *r, const struct msg_packet *cts)
 {
     struct msg_peer *peer = &r->world->peers[r->peer];
@@ -391,8 +391,8 @@ void msg_clear_to_send(struct msg_peer *peer, const struct msg_packet *p)
     msg_push(peer, &r->out);
 }
 
-/* Returns the receive that this segment belongs to. A sender that was offered a write may send segments instead, but not
- * once it shares the copy. */
+/* Returns the receive that this segment belongs to. A sender that was offered a write may send segments instead, but
+ * not once it shares the copy. */
 msg_request *msg_segment_of(struct msg_peer *peer, const struct msg_packet *p, size_t len)
 {
     msg_request *r = receive_of(peer, p->rest.peer_id);

@@ -6,13 +6,13 @@
  *
  * A datagram has at most daemon_bytes of one stream (policy.h), its offset, and the key of the job. The receiver writes
  * the data to the rank if it is next and there is room, and replies with the offset up to which it has written. So the
- * rank's socket buffer is the window, and nothing is stored at the receiver. A sender without an acknowledgement goes back to
- * the acknowledged offset, after a pause that doubles. It gives up a peer that is silent for GIVE_UP.
+ * rank's socket buffer is the window, and nothing is stored at the receiver. A sender without an acknowledgement goes
+ * back to the acknowledged offset, after a pause that doubles. It gives up a peer that is silent for GIVE_UP.
  *
- * The daemon ends when all its ranks have closed their ends and the other daemons have acknowledged everything. If a rank
- * dies, the kernel closes its ends, and each stream ends behind the data that the rank has written. If the daemon dies,
- * its ranks read the end of all streams, and the other daemons give up. From fork to exit it calls only functions that
- * are safe in handlers, because the program may have had threads.
+ * The daemon ends when all its ranks have closed their ends and the other daemons have acknowledged everything. If a
+ * rank dies, the kernel closes its ends, and each stream ends behind the data that the rank has written. If the daemon
+ * dies, its ranks read the end of all streams, and the other daemons give up. From fork to exit it calls only functions
+ * that are safe in handlers, because the program may have had threads.
  */
 #include "msg/tcp_daemon.h"
 
@@ -227,7 +227,8 @@ static void take_data(const struct td_plan *p, struct td_stream *s, const struct
             s->received += (uint64_t)n;
         else if (s->fd < 0 || (errno != EAGAIN && errno != EINTR))
             s->received += d->len - skip;
-        /* The rank reads too slowly. When its socket has room, FLAG_ROOM makes the peer send the rest at once (serve). */
+        /* The rank reads too slowly. When its socket has room, FLAG_ROOM makes the peer send the rest at once
+         * (serve). */
         s->full = s->received < d->offset + d->len;
     } else if (d->flags == FLAG_END && d->offset == s->received) {
         if (s->fd >= 0)

@@ -45,7 +45,8 @@
 
 #include "base/blake2s.h"
 
-/* Chosen values. 64 calls at once cost as many descriptors. A rank replies within a round trip unless its host is busy, so
+/* Chosen values. 64 calls at once cost as many descriptors. A rank replies within a round trip unless its host is busy,
+ * so
  * 2 s are long, and other processes hold a place no longer than that. */
 #define N_INCOMING 64
 #define INCOMING_FOR (2 * VK_SECOND)

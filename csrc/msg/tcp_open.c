@@ -120,7 +120,8 @@ static void describe(struct tc_rank *rank, const union tc_address *a)
 /* ---------------------------------------------------------------- sockets */
 
 /* Returns the length in bytes that the policy requests, 0: none. The kernel, or the machine, limits it to its maximum,
- * so 2^30 stands for the longest allowed. LAM's buffers hold the longest short message and an envelope (Ong and Farrell,
+ * so 2^30 stands for the longest allowed. LAM's buffers hold the longest short message and an envelope (Ong and
+ * Farrell,
  * 4.2). The paper does not give the envelope's size: 24 bytes stand for it. */
 static int buffer_length(const msg_world *w)
 {

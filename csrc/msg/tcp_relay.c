@@ -187,8 +187,8 @@ static void run_anywhere(void)
  *         waitpid <------ exit            adopted by init, ends with the last stream
  *
  * The child exits at once, so the wait is short. Only functions that are safe in signal handlers may run between fork
- * and exit, because another thread may have held a lock. The child's status is 0, or the errno of its fork. Returns 0 or
- * an error. */
+ * and exit, because another thread may have held a lock. The child's status is 0, or the errno of its fork. Returns 0
+ * or an error. */
 static int start(msg_world *w, struct td_plan *p)
 {
     int status = 0; /* also if the program has its children reaped by the kernel */

@@ -288,9 +288,9 @@ static void post_late(struct vc_world *v)
         give_back(slot->pair, slot, 1);
 }
 
-/* Puts off posting the receive until this rank has sent its reply, or makes progress: posting takes longer than the rest
- * of a short receive. Its credit is owed only from then on. It is put off only if owing it now would not cause a packet,
- * so the sender has as many credits as otherwise. */
+/* Puts off posting the receive until this rank has sent its reply, or makes progress: posting takes longer than the
+ * rest of a short receive. Its credit is owed only from then on. It is put off only if owing it now would not cause a
+ * packet, so the sender has as many credits as otherwise. */
 static inline void give_back_later(struct peers_pair *rank, struct peers_slot *slot)
 {
     struct vc_world *v = vc_of(rank->port->owner);

@@ -26,13 +26,13 @@
 
 #include "msg/via.h"
 
-/* Bound in ms of the wait for outstanding acknowledgements of sends. A chosen value: a peer that has closed already does
- * not acknowledge any more, so without a bound the wait might not end. */
+/* Bound in ms of the wait for outstanding acknowledgements of sends. A chosen value: a peer that has closed already
+ * does not acknowledge any more, so without a bound the wait might not end. */
 #define CLOSE_MS 1000
 
-/* Sent by each rank to all others before they connect. Index 0 is the local NIC, 1 the network NIC; a rank reads only the
- * index of the NIC by which it reaches the sender. The number of buffers for each rank depends on the number of ranks on
- * that NIC. So the two sides of a pair may differ if their hosts do. */
+/* Sent by each rank to all others before they connect. Index 0 is the local NIC, 1 the network NIC; a rank reads only
+ * the index of the NIC by which it reaches the sender. The number of buffers for each rank depends on the number of
+ * ranks on that NIC. So the two sides of a pair may differ if their hosts do. */
 struct address_card {
     uint8_t host[2][VIAKIT_NIC_ADDRESS_LEN];
     uint8_t len[2];                 /* bytes of them; 0: this rank has no such NIC */

@@ -18,12 +18,12 @@
  * with `threads`), during a sleep, and while the interrupt callback runs. So a condition may change at each of these
  * points. A pointer to a request is valid only until the thread that owns the request reaps it.
  *
- * With a progress thread (policy: progress=thread) waiting calls poll a few times and then leave progress to the thread,
- * as MPI/Pro did. This costs a switch between threads per message.
+ * With a progress thread (policy: progress=thread) waiting calls poll a few times and then leave progress to the
+ * thread, as MPI/Pro did. This costs a switch between threads per message.
  *
  * With progress=signal, data that arrives while the program computes interrupts it, as SIGIO interrupted programs of
- * MP_Lite. A handler cannot do it here: it may run only functions that are safe in handlers. So a thread does, but never
- * while the program is in the library or has just been there. Its calls then wait as without a thread.
+ * MP_Lite. A handler cannot do it here: it may run only functions that are safe in handlers. So a thread does, but
+ * never while the program is in the library or has just been there. Its calls then wait as without a thread.
  *
  *     the program calls or waits      the thread naps, and looks every SIGNAL_CHECK whether there were calls
  *     the program computes            the thread sleeps in the channel, and serves what arrives

@@ -361,8 +361,8 @@ int rma_put_now(rma_window *win, const void *buf, size_t len, int target, uint64
 
 /* ---------------------------------------------------------------- get */
 
-/* A long read is a sequence of GETs. At most UNDER_WAY bytes are requested and not here, so that replies cannot fill the
- * memory of the target, which must store what its channel does not take:
+/* A long read is a sequence of GETs. At most UNDER_WAY bytes are requested and not here, so that replies cannot fill
+ * the memory of the target, which must store what its channel does not take:
  *
  *     0 .......... arrived .......... requested .......... len
  *                     |<- < UNDER_WAY ->|

@@ -137,7 +137,8 @@ static void swap_arrived(rma_window *win, int source, const struct msg_rest *res
 
 /* ---------------------------------------------------------------- the lock */
 
-/* Returns 1 if the lock can be granted now. Waiters are not considered: a caller that must respect them checks first. */
+/* Returns 1 if the lock can be granted now. Waiters are not considered: a caller that must respect them checks
+ * first. */
 static int may_have(const rma_window *win, int kind)
 {
     return !win->exclusive && (kind == LOCK_SHARED || win->n_shared == 0);

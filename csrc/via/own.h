@@ -12,8 +12,8 @@
  * first thread has entered VIA_OWN_STREAK times with no other application thread in between. So a thread that helps for
  * a moment, such as the one that serves a NIC while its program waits for a job to start, costs little. No other thread
  * ever gets the bias: `inside` has one writer, so a thread that is late in clearing it cannot do so for another thread.
- * There is no bias at all if the kernel has no membarrier, or under tools that cannot see it (ThreadSanitizer, helgrind,
- * drd).
+ * There is no bias at all if the kernel has no membarrier, or under tools that cannot see it (ThreadSanitizer,
+ * helgrind, drd).
  */
 #ifndef VIAKIT_OWN_H
 #define VIAKIT_OWN_H

@@ -29,7 +29,8 @@ static int one_message(int rank, int round, char *buf, size_t len)
 }
 
 /* Messages of one length go back and forth until one is lost. Each is the last before a pause, so nothing that follows
- * reveals the loss. The rank that detects it gets DAMAGED. The other, whose wait would never end, gets an error, too. */
+ * reveals the loss. The rank that detects it gets DAMAGED. The other, whose wait would never end, gets an error,
+ * too. */
 static void until_lost(int rank, size_t len)
 {
     static char buf[LONG];

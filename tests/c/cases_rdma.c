@@ -93,8 +93,8 @@ void rdma_write_b(side *s)
     }
 }
 
-/* ---- rdma_shifted: source and destination lie differently in their pages. Some processors copy slowly where they are a
- * few bytes apart, and shm copies in two steps there. A write and a message of each, longer than one step or not. */
+/* ---- rdma_shifted: source and destination lie differently in their pages. Some processors copy slowly where they are
+ * a few bytes apart, and shm copies in two steps there. A write and a message of each, longer than one step or not. */
 
 static const uint64_t shifts[] = {0, 1, 16, 31, 32};
 static const size_t shifted_lens[] = {5000, 60000, 140001};

@@ -137,11 +137,12 @@ static inline void check_on_alarm(int sig)
     _exit(1);
 }
 
-/* Factor of the time that a whole program may take: tests of many ranks take several times as long on a busy machine. */
+/* Factor of the time that a whole program may take: tests of many ranks take several times as long on a busy
+ * machine. */
 #define CHECK_BUSY 4
 
-/* The process has so many seconds (times CHECK_SLOWER and CHECK_BUSY) to live from now on. Not inherited by fork: call it
- * again. */
+/* The process has so many seconds (times CHECK_SLOWER and CHECK_BUSY) to live from now on. Not inherited by fork: call
+ * it again. */
 static inline void check_deadline(unsigned seconds)
 {
     struct sigaction action;

@@ -1,6 +1,6 @@
 /*
- * faults_gap.c - cases of test_faults: what happens between a loss and its repair. The times are long, so that neither a
- * tail probe nor a time-out takes part unless a case needs it.
+ * faults_gap.c - cases of test_faults: what happens between a loss and its repair. The times are long, so that neither
+ * a tail probe nor a time-out takes part unless a case needs it.
  */
 #include "test_faults.h"
 
@@ -80,7 +80,8 @@ void lost_twice_a(side *s)
     VIP_DESCRIPTOR *d = descriptor(&e, 1);
     uint8_t *data = buffer(&e, len);
     send_number(&e, d, data, len, 0);
-    /* The third frame to be dropped is the first retransmission, because it follows the PIECES frames of the message. */
+    /* The third frame to be dropped is the first retransmission, because it follows the PIECES frames of the
+     * message. */
     snprintf(faults, sizeof faults, "drop=send:2,drop=send:5,drop=send:%d", PIECES);
     for (uint32_t i = 1; i <= ATTEMPTS; i++) {
         uint64_t dropped = nic_counter(s, VIAKIT_COUNTER_fault_dropped), late = late_sends(s);

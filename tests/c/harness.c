@@ -37,8 +37,8 @@ static int on_veth(const link_spec *l)
     return l->kind == ON_ETH || (l->kind == ON_UDP && !l->one_host);
 }
 
-/* The properties of a link decide how its cases run: within a process, a host, or between two hosts. A host that is made
- * of a namespace has no RDMA card, so both sides of verbs use this host's. */
+/* The properties of a link decide how its cases run: within a process, a host, or between two hosts. A host that is
+ * made of a namespace has no RDMA card, so both sides of verbs use this host's. */
 static void set_link(link_spec *l, const viakit_link_info *about)
 {
     l->about = about;

@@ -90,8 +90,8 @@ void interface_down_long_a(side *s)
     endpoint_connect(&e, "down");
     SIDE_SYNC(s, 1);
     set_interface(0);
-    /* Gone for longer than the options allow. They are the defaults, because the second connection must outlive times in
-     * which a busy machine gives a side no core. */
+    /* Gone for longer than the options allow. They are the defaults, because the second connection must outlive times
+     * in which a busy machine gives a side no core. */
     double begin = check_now();
     life_post_all(&e, d);
     life_over(&e, 1);

@@ -1,6 +1,7 @@
 /*
- * msg_cases_first.c - cases of test_msg: requests that carry the first bytes of a long message (policy.request_data), as
- * LAM's do. Most run the cases of other files with this policy. The first two show that the bytes travel with the request.
+ * msg_cases_first.c - cases of test_msg: requests that carry the first bytes of a long message (policy.request_data),
+ * as LAM's do. Most run the cases of other files with this policy. The first two show that the bytes travel with the
+ * request.
  */
 #include "check.h"
 #include "msg_calls.h"

@@ -45,8 +45,8 @@ void case_hosts_credits(msg_world **world, int rank, int n_ranks)
     }
 }
 
-/* A receive is posted again after the reply, or by the next progress. Until then its credit is not owed. It is posted at
- * once if its credit makes a packet due. */
+/* A receive is posted again after the reply, or by the next progress. Until then its credit is not owed. It is posted
+ * at once if its credit makes a packet due. */
 void case_late(msg_world **world, int rank, int n_ranks)
 {
     msg_world *w = *world;

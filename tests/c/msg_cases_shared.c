@@ -1,7 +1,8 @@
 /*
- * msg_cases_shared.c - cases of test_msg: long messages that both ranks copy, each a part (rendezvous.c). Only a send that
- * may be interrupted proposes this, so these cases set an interrupt callback, and only a receive that waits accepts it.
- * No message is shared with more ranks than cores, and on links on which the caller's processor does not copy.
+ * msg_cases_shared.c - cases of test_msg: long messages that both ranks copy, each a part (rendezvous.c). Only a send
+ * that may be interrupted proposes this, so these cases set an interrupt callback, and only a receive that waits
+ * accepts it. No message is shared with more ranks than cores, and on links on which the caller's processor does not
+ * copy.
  */
 #include <signal.h>
 #include <unistd.h>

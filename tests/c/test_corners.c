@@ -164,8 +164,8 @@ static void ask_for_more(endpoint *e, VIP_DESCRIPTOR *d, uint32_t more)
 }
 
 /* Takes a message, looking seldom, until it is acknowledged: more than `acks` have been sent. Returns whether the NIC's
- * thread sent the acknowledgement beside a program that polls: between two looks, and without a takeover since two looks
- * before, for the reason that stands in seldom_a(). */
+ * thread sent the acknowledgement beside a program that polls: between two looks, and without a takeover since two
+ * looks before, for the reason that stands in seldom_a(). */
 static int take_seldom(endpoint *e, uint64_t acks)
 {
     int arrived = 0, acked = 0, beside = 0, looks = 0; /* looks since the last takeover */

@@ -313,8 +313,8 @@ static void two_rings_both(side *s)
     endpoint_close(&e);
 }
 
-/* ---- mixed: on udp a super-frame is received in place although a single frame came before it, as a retransmission does
- * on a link that loses frames. Only the first super-frame is copied whole, because nothing announced it. */
+/* ---- mixed: on udp a super-frame is received in place although a single frame came before it, as a retransmission
+ * does on a link that loses frames. Only the first super-frame is copied whole, because nothing announced it. */
 
 /* Send one short message from A to B. */
 static void one_short(endpoint *e, VIP_DESCRIPTOR *d, uint8_t *data)
@@ -365,7 +365,8 @@ static void mixed_both(side *s)
     endpoint_close(&e);
 }
 
-/* ---- carried: replies carry the acknowledgements, so a round trip of polling programs has no frame of its own for them */
+/* ---- carried: replies carry the acknowledgements, so a round trip of polling programs has no frame of its own for
+ * them */
 
 /* Returns how often the calling thread has lost its core. */
 static uint64_t switches(void)

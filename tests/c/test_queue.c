@@ -132,7 +132,8 @@ static void full(side *s)
         CHECK(nic_counter(s, VIAKIT_COUNTER_dropped_ring_full) > 0);
 }
 
-/* An error of the socket takes no super-frame out of the queue: the next slots must not get those of their predecessors. */
+/* An error of the socket takes no super-frame out of the queue: the next slots must not get those of their
+ * predecessors. */
 static void down(side *s)
 {
     uint64_t before;

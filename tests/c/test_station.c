@@ -2,8 +2,8 @@
  * test_station.c - how a NIC lists the NICs of its station, and how often (link/station.c, base/budget.h): the two ways
  * of reading the list agree, a kernel that refuses the first one receives one request only, and long readings are rare.
  *
- * A process in which the first way is refused has a seccomp filter: socket(AF_NETLINK) traps, and the handler counts the
- * attempt and returns the error.
+ * A process in which the first way is refused has a seccomp filter: socket(AF_NETLINK) traps, and the handler counts
+ * the attempt and returns the error.
  */
 #include <errno.h>
 #include <linux/filter.h>

@@ -142,8 +142,8 @@ static void start(const char *what, void (*play)(struct side *me), int open)
     munmap(shared, 4096);
 }
 
-/* One way, n bytes in one segment. The sender takes 1 + 2 us, the delays 1 + 2 * 2 + 3 us, the receiver 4 + 2 us. A byte
- * takes 1 ns on both processors and buses, and 8 ns on the line, which also has 40 bytes of headers. */
+/* One way, n bytes in one segment. The sender takes 1 + 2 us, the delays 1 + 2 * 2 + 3 us, the receiver 4 + 2 us. A
+ * byte takes 1 ns on both processors and buses, and 8 ns on the line, which also has 40 bytes of headers. */
 static uint64_t due_ps(uint64_t n)
 {
     return (1 + 2 + 1 + 4 + 3 + 4 + 2) * UINT64_C(1000000) + n * (1 + 1 + 1 + 1) * 1000 + (n + 40) * 8000;
@@ -167,8 +167,8 @@ static void latency(struct side *me)
     viakit_virtual_end();
 }
 
-/* Each side sends counted bytes while time is real, virtual, and real again, and receives the other's whenever it likes:
- * no byte is lost, and none overtakes another. */
+/* Each side sends counted bytes while time is real, virtual, and real again, and receives the other's whenever it
+ * likes: no byte is lost, and none overtakes another. */
 static void order(struct side *me)
 {
     static uint8_t out[50000], in[sizeof out];
@@ -212,8 +212,8 @@ static void window(struct side *me)
     viakit_virtual_end();
 }
 
-/* By daemons, whose packets have 2500 bytes: two of them are under way while rank 1 does not read. One packet of n bytes
- * in one segment costs a hop on each side: two copies of 1 ns for each byte, and a wake-up of 20 us. */
+/* By daemons, whose packets have 2500 bytes: two of them are under way while rank 1 does not read. One packet of n
+ * bytes in one segment costs a hop on each side: two copies of 1 ns for each byte, and a wake-up of 20 us. */
 static void by_daemons(struct side *me)
 {
     static char bytes[7501];

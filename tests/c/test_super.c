@@ -94,8 +94,8 @@ static void on_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *error)
     atomic_fetch_add_explicit(&s->errors[error->ErrorCode], 1, memory_order_release);
 }
 
-/* The NIC anew, for it reads the interface when it is opened. Few slots: their memory takes long to set up. Super-frames
- * wait in the socket's queue and in long slots in turn (test_queue.c). */
+/* The NIC anew, for it reads the interface when it is opened. Few slots: their memory takes long to set up.
+ * Super-frames wait in the socket's queue and in long slots in turn (test_queue.c). */
 static void reopen(side *s)
 {
     static int times;

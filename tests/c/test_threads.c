@@ -1,6 +1,6 @@
 /*
- * test_threads.c - threads and files of programs: cancelling a thread that waits in VIPL or sends, sends beside a thread
- * that waits, a daemon without standard input, output and error, and a time-out larger than any clock.
+ * test_threads.c - threads and files of programs: cancelling a thread that waits in VIPL or sends, sends beside a
+ * thread that waits, a daemon without standard input, output and error, and a time-out larger than any clock.
  *
  * After a cancellation the NIC must serve the other threads as before: no thread is inside, none counts as waiting, and
  * the call's effects are undone.

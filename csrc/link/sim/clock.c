@@ -145,8 +145,8 @@ static uint64_t to_ps(const struct sim_view *v, uint64_t ns)
  *    nothing due at this clock --READY, hand over--> RUNNING again: ARRIVAL or TIMER, by what is there
  *                                              \--> after SLICE of real time: SLICE, still READY and in the order
  *
- * A caller that does not act on what is due would stop the machine, because its event stays the earliest. So after STUCK
- * calls at one clock the wait moves the clock by STUCK_PS, or ignores the arrival. */
+ * A caller that does not act on what is due would stop the machine, because its event stays the earliest. So after
+ * STUCK calls at one clock the wait moves the clock by STUCK_PS, or ignores the arrival. */
 static enum vk_idle_end idle(uint64_t until_ns)
 {
     struct sim_view *v = sim_here;
@@ -317,8 +317,8 @@ static void free_thread(struct sim_view *v)
     v->bound = 0;
 }
 
-/* A rank that gives up after -EAGAIN calls end(), which takes it out of the count. Between two calls that return -EAGAIN
- * it stays in it (`begun`). */
+/* A rank that gives up after -EAGAIN calls end(), which takes it out of the count. Between two calls that return
+ * -EAGAIN it stays in it (`begun`). */
 static int begin(int n, int rank)
 {
     struct sim_view *v = sim_here;

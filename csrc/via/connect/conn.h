@@ -48,7 +48,8 @@ struct conn_to {
 /* Send a frame of a handshake. The proof follows the block if body->proof is set; otherwise it may be NULL. */
 void conn_send(struct via_nic *nic, const struct conn_to *to, int kind, uint16_t src_vi, uint32_t immediate,
                const struct wire_connect *body, const struct wire_proof *proof);
-/* Write the time of sending into a handshake's frame, and the time of the frame to which it replies at once (0: none). */
+/* Write the time of sending into a handshake's frame, and the time of the frame to which it replies at once (0:
+ * none). */
 void conn_stamp(struct link_frame *f, uint16_t echo);
 /* Send CONFIRM or CANCEL with the request's number and the requester's key. If it replies to an ACCEPT, the header has
  * the VI and key of that ACCEPT, because two VIs may have accepted one request. A VI with a secret sends CONFIRM by

@@ -6,13 +6,13 @@
  *   read     | card: data |--- end ---> complete                                         (read.c goes on)
  *   either   | refused, or failed |---> frames: the target's provider produces VIPL's errors
  *
- * A write of one frame goes as a frame: it is one packet either way, and what follows need not wait for it. All reads go
- * by the card, because nothing waits for a read.
+ * A write of one frame goes as a frame: it is one packet either way, and what follows need not wait for it. All reads
+ * go by the card, because nothing waits for a read.
  *
  * Order: card and frames are two ways, and neither knows of the other. So a write begins when everything sent before it
- * is acknowledged. It stays at the head of the send queue until it has ended, and what follows it waits. Only writes that
- * follow it directly begin at once, because the card keeps their order. A write with immediate data is the last of such a
- * row, because its frame comes after its data.
+ * is acknowledged. It stays at the head of the send queue until it has ended, and what follows it waits. Only writes
+ * that follow it directly begin at once, because the card keeps their order. A write with immediate data is the last of
+ * such a row, because its frame comes after its data.
  *
  *   send queue   | ... acknowledged | write, at the card | write, at the card | send
  *                                     next                                      waits
@@ -20,9 +20,9 @@
  * A work at the card has not "started" in the sense of tx.c: it has no number, and nothing of it is sent again by
  * reliable.c.
  *
- * Rights: the target's provider grants access to a region for one VI and its tag (via_link_grant), and the link gives the
- * peer a key. The key is valid as long as the registration. The card checks bounds and rights by it. A tag is checked
- * when the key is given.
+ * Rights: the target's provider grants access to a region for one VI and its tag (via_link_grant), and the link gives
+ * the peer a key. The key is valid as long as the registration. The card checks bounds and rights by it. A tag is
+ * checked when the key is given.
  *
  * Only the NIC's owner calls these functions.
  */

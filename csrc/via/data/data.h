@@ -1,7 +1,8 @@
 /*
  * data.h - the path of a message's frames: tx.c cuts messages, control.c hands frames to the link, rx.c checks them.
  * reliable.c acknowledges and retransmits. reorder.c (with ahead.c) and retransmit.c are the two sides of selective
- * repeat, and rtt.c measures. read.c and read_target.c are the two sides of RDMA reads. card.c is RDMA by the link's card.
+ * repeat, and rtt.c measures. read.c and read_target.c are the two sides of RDMA reads. card.c is RDMA by the link's
+ * card.
  *
  * Only the NIC's owner (own.h) calls these functions, unless a contract states otherwise.
  */
@@ -120,9 +121,9 @@ void via_give_up(struct via_vi *vi);
 
 /* ---------------------------------------------------------------- card.c: RDMA by the link's card */
 
-/* Decides how the write at the head of the send queue, which has not started, continues. Returns 1 if it is to be sent as
- * frames, or if the card has placed it and the work is prepared for the end. Returns 0 if it must wait; via_transmit() is
- * called again when that changes. Only for links with a card. */
+/* Decides how the write at the head of the send queue, which has not started, continues. Returns 1 if it is to be sent
+ * as frames, or if the card has placed it and the work is prepared for the end. Returns 0 if it must wait;
+ * via_transmit() is called again when that changes. Only for links with a card. */
 int via_card_write(struct via_vi *vi, struct via_work *w);
 /* Starts a read at index on the send queue. Returns 1 if the card reads, 0 if frames have to, -1 if it must wait. */
 int via_card_read(struct via_vi *vi, struct via_work *w, uint32_t index);
