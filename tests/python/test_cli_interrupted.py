@@ -57,8 +57,13 @@ def test_an_interrupt_while_the_command_is_imported_ends_it_by_the_signal(module
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
 
 
-def test_an_interrupt_in_a_callback_of_importlib_is_not_lost():
-    """Python ignores exceptions of callbacks of weak references, and importlib has one for each module."""
+@pytest.mark.parametrize("again_s", [0.01, 0])
+def test_an_interrupt_in_a_callback_of_importlib_is_not_lost(monkeypatch, again_s):
+    """Python ignores exceptions of callbacks of weak references, and importlib has one for each module.
+
+    A signal that is sent again at once arrives while the first one is still handled.
+    """
+    monkeypatch.setattr(cli, "_AGAIN_S", again_s)
     names = {"signal": signal}
     exec(compile("def cb(_): signal.raise_signal(signal.SIGINT)", "<frozen importlib._bootstrap>", "exec"), names)
     locks = [{1}]

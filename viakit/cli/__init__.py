@@ -14,12 +14,13 @@ the commands that use them, so that ``viakit --help`` starts fast.
 
 from __future__ import annotations
 
+import _thread
 import codecs
 import io
 import os
 import signal
 import sys
-import threading
+import time
 from types import FrameType
 from typing import NoReturn
 
@@ -142,13 +143,21 @@ for _command in (
 def interrupt(number: int, frame: FrameType | None) -> None:
     """Handle a signal like Ctrl-C: raise KeyboardInterrupt, where Python does not ignore it.
 
-    importlib's callback at the end of an import is such a place. The signal is then sent again a moment later.
+    importlib's callback at the end of an import is such a place. The signal is then sent again a moment later. It may
+    arrive while this function still runs in the callback, so all callers are examined. No class of ``threading`` is
+    used: their locks may be held at this moment.
     """
-    code = frame.f_code if frame is not None else None
-    if code is not None and (code.co_filename, code.co_name) == _IGNORES:
-        threading.Timer(_AGAIN_S, os.kill, (os.getpid(), number)).start()
-        return
+    while frame is not None:
+        if (frame.f_code.co_filename, frame.f_code.co_name) == _IGNORES:
+            _thread.start_new_thread(_send_again, (number,))
+            return
+        frame = frame.f_back
     raise KeyboardInterrupt
+
+
+def _send_again(number: int) -> None:
+    time.sleep(_AGAIN_S)
+    os.kill(os.getpid(), number)
 
 
 def _is_interrupt(error: BaseException | None) -> bool:
