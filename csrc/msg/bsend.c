@@ -83,6 +83,14 @@ void msg_buffer_put(msg_world *w, void *data)
         free(p);
 }
 
+/* The world is being freed, and the piece's message was never sent. A piece in the caller's memory is not touched,
+ * because the caller may have freed that memory without detaching it. */
+void msg_buffer_abandon(msg_world *w, void *data)
+{
+    if (w->attached && w->attached->automatic)
+        free((struct piece *)data - 1);
+}
+
 /* The memory begins as one free piece. A world has one attached buffer at a time, as MPI requires. */
 int msg_buffer_attach(msg_world *w, void *buf, size_t len)
 {

@@ -558,6 +558,7 @@ int msg_poll_for(msg_world *w, const msg_request *r);
 void msg_reap(msg_world *w, msg_request **request, msg_status *status);
 void *msg_buffer_get(msg_world *w, size_t len);
 void msg_buffer_put(msg_world *w, void *piece);
+void msg_buffer_abandon(msg_world *w, void *piece);
 int msg_thread_start(msg_world *w);
 void msg_thread_stop(msg_world *w);
 

@@ -56,9 +56,12 @@ static void free_own(msg_request *r, void *context)
     (void)context;
     if (r->flags & MSG_OWN_COPY)
         free(r->buf);
+    if (r->flags & MSG_BSEND)
+        msg_buffer_abandon(r->world, r->buf);
 }
 
-/* Frees active requests, too, with the copies that they own. The channel released their buffers when it closed. */
+/* Frees active requests, too, with the copies that they own and their pieces of an automatic buffer. The channel
+ * released their buffers when it closed. */
 void msg_pool_fini(msg_world *w)
 {
     msg_each_request(w, free_own, NULL);

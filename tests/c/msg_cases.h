@@ -102,6 +102,7 @@
     X(convert, 2, "convert=1", ON_ALL)                       \
     X(giant_piece, 2, "piece=256M", ON_VIA)                  \
     X(forged, 2, NULL, ON_TCP)                               \
+    X(close_buffered, 1, NULL, ON_ALL)                       \
     X(death_buffered, 2, NULL, ON_SHM | ON_TCP | ON_BIP)     \
     X(death_next, 3, NULL, ON_SHM | ON_TCP | ON_BIP)         \
     X(death_silent, 2, NULL, ON_SHM)                         \
