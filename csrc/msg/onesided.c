@@ -142,8 +142,10 @@ static int put_away(struct write *a, msg_request **out)
     if (remote && a->peer->queue)
         msg_push_queue(a->peer); /* Packets held back by an earlier write go first, as far as there is room. */
     MSG_COUNT(a->w, puts, 1);
-    if (!remote && a->len)
+    if (!remote && a->len) {
         memmove((char *)(uintptr_t)a->address, a->buf, a->len);
+        msg_count_copy(a->w, a->len);
+    }
     if (!remote && a->notify)
         msg_noticed(a->peer);
     if (remote && is_short && a->len && (code = put_short(a)) != MSG_SUCCESS)

@@ -491,6 +491,7 @@ static int put_short(struct msg_peer *peer, const void *data, size_t len, uint64
     if (slot == NULL)
         return 0;
     memcpy(slot->buf, data, len);
+    msg_count_copy(peer->world, len);
     slot->d.DS[1].Local = slot->d.DS[0].Local;
     peers_set_rdma(slot, VIP_CONTROL_OP_RDMAWRITE, address, handle, len);
     if (notify) {

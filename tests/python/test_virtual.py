@@ -121,6 +121,18 @@ def test_barriers_take_one_latency_for_each_step(machine):
         check([2], Placement(hosts=2, machine=machine), 1.0)
 
 
+def test_the_copy_of_a_short_write_is_charged(machine, tmp_path):
+    """The flag of a barrier, 8 bytes, is copied before the RDMA write sends it: 8 us at 1 us for each byte."""
+    slow = tmp_path / "slow.toml"
+    slow.write_text(TEN_US.replace("copy_mb_s = {is = 1000", "copy_mb_s = {is = 1"))
+
+    def time_s(of):
+        document = barrier.measure([2], algorithms=["rdma"], machine=str(of), with_mpi=False)
+        return document["series"][0]["points"][0]["time_s"]["median"]
+
+    assert time_s(slow) - time_s(machine) == pytest.approx(8 * 0.999e-6, abs=1e-9)
+
+
 def test_registration_in_each_barrier_costs_a_message_more(machine):
     """The address of the memory comes first, by a message. That costs more than the whole exchange by RDMA write."""
     document = barrier.measure([2], algorithms=["rdma", "rdma-dynamic"], machine=machine, with_mpi=False)
