@@ -222,6 +222,46 @@ static const struct {
     {"credits", "calibrated", MSG_CALIBRATED},
 };
 
+/* The valid values of each numeric field: least to most, and the others. Where a field has an upper bound for its
+ * effect only, the code that reads it limits it (make_buffers in via_open.c, buffer_length in tcp_open.c). */
+#define ANY INT64_MAX
+#define LONGEST_US INT64_C(1000000000000) /* 11 days: ten times as many nanoseconds fit into 64 bits (csrc/coll) */
+static const struct range {
+    const char *field;
+    int64_t least, most;
+    int n_others;
+    int64_t others[2];
+} ranges[] = {
+    {"eager_limit", 0, NO_RENDEZVOUS, 1, {MSG_CALIBRATED}},
+    {"eager_limit_local", 0, NO_RENDEZVOUS, 2, {-1, MSG_CALIBRATED}},
+    {"rendezvous", MSG_RPUT, MSG_R3, 1, {MSG_CALIBRATED}},
+    {"rendezvous_local", MSG_RPUT, MSG_R3, 2, {-1, MSG_CALIBRATED}},
+    {"request_data", 0, ANY, 0, {0}},
+    {"rdma_from", 0, ANY, 0, {0}},
+    {"share_from", 0, ANY, 1, {-1}},
+    {"piece", 1, ANY, 0, {0}},
+    {"credits", 1, ANY, 1, {MSG_CALIBRATED}},
+    {"pool_bytes", 0, ANY, 0, {0}},
+    {"unexpected_bytes", 0, ANY, 0, {0}},
+    {"synchronous", 0, 1, 0, {0}},
+    {"copy_send", 0, 1, 0, {0}},
+    {"copy_recv", 0, 1, 0, {0}},
+    {"convert", 0, 1, 0, {0}},
+    {"progress", MSG_PROGRESS_CALLER, MSG_PROGRESS_SIGNAL, 0, {0}},
+    {"route", MSG_ROUTE_DIRECT, MSG_ROUTE_DAEMON, 0, {0}},
+    {"daemon_bytes", 1, MSG_DAEMON_BYTES, 0, {0}},
+    {"daemon_packets", 0, ANY, 0, {0}},
+    {"socket_buffer", 0, ANY, 2, {-1, MSG_BUFFERS_FOLLOW}},
+    {"nodelay", 0, 1, 0, {0}},
+    {"spin_us", -1, LONGEST_US, 0, {0}},
+    {"yield_us", -1, LONGEST_US, 0, {0}},
+    {"cache_bytes", 0, ANY, 0, {0}},
+    {"cache_entries", 0, ANY, 0, {0}},
+    {"reliability", 2, 2, 1, {4}},
+    {"connect", MSG_CONNECT_FIRST, MSG_CONNECT_ALL, 0, {0}},
+};
+_Static_assert(sizeof ranges / sizeof *ranges == sizeof fields / sizeof *fields, "each field has a range");
+
 /* Index order is that of MSG_POLICY_FIELDS, here and in msg_policy_get. */
 const char *msg_policy_field_name(int i)
 {
@@ -250,6 +290,56 @@ __attribute__((format(printf, 2, 3))) static int refuse(char *error, const char 
         va_end(args);
     }
     return -1;
+}
+
+/* Appends the text of a valid value: its word, if it has one. */
+static void put_value(char *text, size_t room, const char *before, const char *field, int64_t value)
+{
+    size_t len = strlen(text);
+    for (size_t w = 0; w < sizeof words / sizeof *words; w++)
+        if (strcmp(words[w].field, field) == 0 && words[w].value == value) {
+            snprintf(text + len, room - len, "%s%s", before, words[w].word);
+            return;
+        }
+    snprintf(text + len, room - len, "%s%lld", before, (long long)value);
+}
+
+/* Returns 0 if field i has a valid value, else -1 and a text that names the valid ones. */
+static int check_range(const msg_policy *policy, int i, char *error)
+{
+    const struct range *r = ranges;
+    int64_t value = msg_policy_get(policy, i);
+    char valid[160] = "";
+    while (strcmp(r->field, fields[i].name) != 0)
+        r++;
+    if (value >= r->least && value <= r->most)
+        return 0;
+    for (int k = 0; k < r->n_others; k++)
+        if (value == r->others[k])
+            return 0;
+    put_value(valid, sizeof valid, "", r->field, r->least);
+    if (r->most == ANY)
+        snprintf(valid + strlen(valid), sizeof valid - strlen(valid), " or more");
+    else if (r->most > r->least)
+        put_value(valid, sizeof valid, " to ", r->field, r->most);
+    for (int k = 0; k < r->n_others; k++)
+        put_value(valid, sizeof valid, ", or ", r->field, r->others[k]);
+    return refuse(error, "%s is %lld: give %s (%s)", r->field, (long long)value, valid, fields[i].text);
+}
+
+/* The size comes first: a policy of another size has other fields. */
+int msg_policy_check(const msg_policy *policy, char *error)
+{
+    if (policy->size != sizeof *policy || memchr(policy->name, 0, sizeof policy->name) == NULL ||
+        memchr(policy->channel, 0, sizeof policy->channel) == NULL)
+        return refuse(error, "the policy is not complete: begin with one from msg_policy_find and change its fields");
+    for (int i = 0; i < N_FIELDS; i++)
+        if (check_range(policy, i, error) != 0)
+            return -1;
+    if (policy->route == MSG_ROUTE_DAEMON && strcmp(policy->channel, "tcp") != 0)
+        return refuse(error, "route is daemon, but channel %s has no daemons: give channel tcp, or route direct",
+                      policy->channel);
+    return 0;
 }
 
 /* "128000", "64K", "1M", "-1", and hexadecimal or octal with the prefix of C. Returns 0, or -1: no number, an unknown
@@ -298,9 +388,8 @@ static int set_word(msg_policy *policy, const char *field, const char *value, ch
     return 0;
 }
 
-/* A word of the field is tried before a number, so that "rget" and 1 are both accepted. The value itself is
- * checked or limited at its use (choose_policy in world.c, make_buffers in via_open.c), because it may depend on the
- * link. */
+/* A word of the field is tried before a number, so that "rget" and 1 are both accepted. *policy changes only on
+ * success. */
 int msg_policy_set(msg_policy *policy, const char *field, const char *value, char *error)
 {
     int i = 0;
@@ -319,8 +408,12 @@ int msg_policy_set(msg_policy *policy, const char *field, const char *value, cha
         }
     if (parse_number(value, &number) != 0)
         return refuse(error, "%s=%.40s: a number is needed, such as 65536 or 64K (%s)", field, value, fields[i].text);
+    int64_t before = msg_policy_get(policy, i);
     *field_at(policy, i) = number;
-    return 0;
+    if (check_range(policy, i, error) == 0)
+        return 0;
+    *field_at(policy, i) = before;
+    return -1;
 }
 
 /* Works on a copy, so that an error in the last item leaves the policy unchanged. */

@@ -110,8 +110,12 @@ const msg_policy *msg_policy_at(int i);
 const msg_policy *msg_policy_find(const char *name); /* NULL: no such name */
 
 /* Sets a field from text: a number ("16K"), or a word for fields that have words ("rget", "thread", "daemon").
- * Returns 0, or -1 and a sentence in error (MSG_ERROR_LEN bytes, or NULL). `channel` and `name` can be set, too. */
+ * Returns 0, or -1 and a sentence in error (MSG_ERROR_LEN bytes, or NULL): also for a number that the field may not
+ * have. `channel` and `name` can be set, too. */
 int msg_policy_set(msg_policy *policy, const char *field, const char *value, char *error);
+/* Returns 0 if the policy is complete, each field has a valid value and no two contradict each other, else -1 and a
+ * sentence in error, as msg_policy_set. msg_world_open calls it. */
+int msg_policy_check(const msg_policy *policy, char *error);
 /* Applies "NAME" or "NAME,field=value,..." or "field=value,..." to *policy. *policy changes only on success. */
 int msg_policy_parse(msg_policy *policy, const char *text, char *error);
 

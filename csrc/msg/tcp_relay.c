@@ -94,7 +94,7 @@ static int make_plan(msg_world *w, struct td_plan *p)
     p->rank = w->rank;
     p->n_ranks = w->n_ranks;
     p->n_streams = (int)n_streams;
-    p->packet = (uint32_t)w->policy.daemon_bytes; /* in its limits: choose_policy() has checked */
+    p->packet = (uint32_t)w->policy.daemon_bytes; /* in its limits: msg_policy_check */
     p->packets = (uint64_t)w->policy.daemon_packets;
     p->local = calloc(n, sizeof *p->local);
     p->hosts = calloc(n, sizeof *p->hosts);

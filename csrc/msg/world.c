@@ -200,15 +200,9 @@ int msg_allgather(msg_world *w, const msg_options *o, const void *own, size_t le
     return MSG_SUCCESS;
 }
 
-/* Returns 1 if the value is at least `least`, or will be filled in (MSG_CALIBRATED). */
-static int set(int64_t value, int64_t least)
-{
-    return value >= least || value == MSG_CALIBRATED;
-}
-
-/* Selects the caller's policy, or VIAKIT_MSG's, or `via`, and its channel. A policy of a wrong size was made for
- * another version. Changes fields that the channel or a described machine decides. Returns MSG_SUCCESS, or MSG_ERR_ARG
- * with a text in `error`: the world has no error text before it is opened. */
+/* Selects the caller's policy, or VIAKIT_MSG's, or `via`, and its channel. Changes fields that the channel or a
+ * described machine decides. Returns MSG_SUCCESS, or MSG_ERR_ARG with a text in `error`: the world has no error text
+ * before it is opened. */
 static int choose_policy(msg_world *w, const msg_options *o, char *error)
 {
     const char *text = getenv("VIAKIT_MSG");
@@ -217,22 +211,12 @@ static int choose_policy(msg_world *w, const msg_options *o, char *error)
     if (o->policy == NULL && text && msg_policy_parse(&w->policy, text, error) != 0)
         return MSG_ERR_ARG;
     int by_bip = strcmp(w->policy.channel, "bip") == 0; /* BIP chooses its own limit */
-    if (w->policy.size != sizeof w->policy || !set(w->policy.eager_limit, 0) || w->policy.piece <= 0 ||
-        !set(w->policy.credits, 1)) {
-        snprintf(error, MSG_ERROR_LEN,
-                 "the policy is not complete: begin with one from msg_policy_find and change its fields");
+    if (msg_policy_check(&w->policy, error) != 0)
         return MSG_ERR_ARG;
-    }
     if ((w->channel = msg_channel_find(w->policy.channel)) == NULL) {
 #define MSG_X(name) " " #name
         snprintf(error, MSG_ERROR_LEN, "there is no channel '%s'; give one of:" MSG_CHANNELS(MSG_X), w->policy.channel);
 #undef MSG_X
-        return MSG_ERR_ARG;
-    }
-    if (w->policy.daemon_bytes < 1 || w->policy.daemon_bytes > MSG_DAEMON_BYTES || w->policy.daemon_packets < 0) {
-        snprintf(error, MSG_ERROR_LEN,
-                 "daemon_bytes is %lld and daemon_packets %lld: give 1 to %d bytes, and 0 or more packets",
-                 (long long)w->policy.daemon_bytes, (long long)w->policy.daemon_packets, MSG_DAEMON_BYTES);
         return MSG_ERR_ARG;
     }
     if (by_bip)

@@ -96,6 +96,7 @@
     X(thread_progress, 2, "progress=thread", ON_ALL)         \
     X(signal_progress, 2, "progress=signal", ON_ALL)         \
     X(sizes_bip, 2, "rendezvous=rget", ON_BIP)               \
+    X(ranges, 1, NULL, ON_LOOP)                              \
     X(policies, 2, NULL, ON_SHM)                             \
     X(hosts_credits, 3, FEW, ON_ALL)                         \
     X(put_order, 2, "piece=64K", ON_VIA)                     \

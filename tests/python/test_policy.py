@@ -49,6 +49,31 @@ def test_changes_go_with_any_protocol():
         _policy.complete("via", "feathers=2")
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("rendezvous=7", "rendezvous is 7: give rput to r3, or calibrated"),
+        ("pool_bytes=-1", "pool_bytes is -1: give 0 or more"),
+        ("rdma_from=-4K", "rdma_from is -4096: give 0 or more"),
+        ("credits=0", "credits is 0: give 1 or more, or calibrated"),
+        ("reliability=3", "reliability is 3: give 2, or 4"),
+        ("daemon_bytes=9K", "daemon_bytes is 9216: give 1 to 8192"),
+    ],
+)
+def test_a_number_that_a_field_cannot_have(change, words):
+    with pytest.raises(ValueError, match=words):
+        _policy.complete("tcp", change)
+    done = run(WORLD.format("'tcp'"), VIAKIT_POLICY=change)
+    assert done.returncode == 1
+    assert words in done.stderr, done.stderr
+
+
+def test_a_route_by_daemons_needs_the_channel_that_has_them():
+    done = run(WORLD.format("'via', policy='via,route=daemon'"))
+    assert done.returncode == 1
+    assert "route is daemon, but channel via has no daemons: give channel tcp" in done.stderr, done.stderr
+
+
 def test_run_refuses_what_does_not_go_together():
     done = run("print('it ran')", "--protocol", "tcp", "--policy", "via")
     assert (done.returncode, done.stdout) == (2, ""), done.stdout
