@@ -151,9 +151,9 @@ static void read_limits(const struct nlmsghdr *h, uint32_t *gso_bytes, uint32_t 
     }
 }
 
-/* Reads gso_max_size (for IPv4) and gso_max_segs of the interface. Both keep their values if the kernel does not reply:
- * a sandbox may forbid netlink, and Linux before 4.16 does not report them. The kernel has queued its reply when send()
- * returns, so MSG_DONTWAIT never comes too early. */
+/* Reads gso_max_size (for IPv4) and gso_max_segs of the interface. A limit that the kernel does not report keeps the
+ * caller's value: a sandbox may forbid netlink, and a kernel may be older than the attribute. The kernel has queued its
+ * reply when send() returns, so MSG_DONTWAIT never comes too early. */
 static void query_limits(const struct link *link, uint32_t *gso_bytes, uint32_t *gso_segments)
 {
     struct {

@@ -1,7 +1,7 @@
 /*
  * conn.h - declarations shared by the connection files: conn.c (common parts, and the end of a connection),
- * conn_server.c (VipConnectWait, Accept, Reject), conn_client.c (VipConnectRequest), conn_peer.c (both sides request),
- * discover.c.
+ * conn_server.c and conn_server_calls.c (VipConnectWait, Accept, Reject), conn_client.c (VipConnectRequest),
+ * conn_peer.c and conn_peer_calls.c (both sides request), discover.c.
  *
  * Every frame of a handshake may be lost or duplicated; frame_format.h defines the frames. All functions run as the
  * NIC's owner.

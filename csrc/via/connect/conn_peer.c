@@ -25,60 +25,30 @@
  * valid proof (proof.h). So no frame of a NIC without the secret connects or ends its request. A forged CANCEL, or a
  * replayed REQUEST, can only delay it: a promise that is not confirmed ends after PROMISE_FOR.
  */
-#include "base/explain.h"
-#include "via/connect/conn.h"
-#include "via/connect/proof.h"
+#include "via/connect/conn_peer.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/blake2s.h"
-#include "base/cancel.h"
 #include "base/clock.h"
 #include "base/list.h"
-#include "base/pool.h"
 #include "link/frame_format.h"
 #include "link/link.h"
+#include "via/connect/conn.h"
+#include "via/connect/proof.h"
 #include "via/data/data.h"
 #include "via/engine.h"
-#include "via/enter.h"
-#include "via/error.h"
 #include "via/nic.h"
 #include "via/pending.h"
 #include "via/vi.h"
 
 #define PROMISE_FOR (2 * VK_SECOND) /* then another peer may get the promise; a late CONFIRM is accepted if possible */
 
-/* REQUESTING: REQUEST is repeated. PROMISED: ACCEPT is repeated instead, to one partner. OVER: `result` is valid. */
-enum peering_state { REQUESTING, PROMISED, OVER };
-
-/* One VipConnectPeerRequest, until its result is collected. Belongs to its VI. */
-struct via_peering {
-    struct via_peering *next; /* all of the NIC, oldest first */
-    struct via_vi *vi;
-    enum peering_state state;
-    VIP_RETURN result;       /* valid if OVER */
-    uint32_t number;         /* of the request, random: replies repeat it */
-    uint8_t address[6];      /* of the remote station */
-    uint16_t port;           /* of the one NIC there; 0: any */
-    struct link_frame frame; /* REQUEST, with both discriminators and the proof; its block also describes this side */
-    uint64_t deadline;       /* ns: the program's time-out */
-    uint64_t next_send, interval; /* ns: of REQUEST or ACCEPT, by the state */
-    unsigned long timeout_ms;     /* for the explanation */
-    /* the partner of the last promise; zero: none yet. Kept after the promise, for a late CONFIRM */
-    struct conn_to partner;
-    uint8_t partner_address[6];
-    struct wire_connect remote;
-    uint64_t promised_until;
-    /* the promise of a VI with a secret: the same each time, because the partner's CONFIRM proves receipt of it */
-    struct wire_connect accept;
-    struct wire_proof accept_proof;
-    uint8_t transcript[32];
-};
-
 /* ---------------------------------------------------------------- life cycle of a request */
 
-/* Has no effect on a VI without a request. */
+/* Has no effect on a VI without a request. The VI's state is unchanged, and no waiting call is woken: a caller that
+ * ends an open request does both (via_disconnect). */
 void conn_peer_drop(struct via_vi *vi)
 {
     struct via_peering *p = vi->peering;
@@ -99,7 +69,8 @@ struct via_peering *conn_peer_inspect(struct via_peering *p, struct via_vi **vi,
 }
 
 /* End a request. The result stays in it until the program collects it, or starts a new request. On failure the VI is
- * idle at once. */
+ * idle at once. Its key becomes 0, so a late ACCEPT matches neither request nor VI and is answered with CANCEL
+ * (conn_accepted). */
 static void finish(struct via_peering *p, VIP_RETURN result)
 {
     p->state = OVER;
@@ -111,7 +82,8 @@ static void finish(struct via_peering *p, VIP_RETURN result)
     via_wake_waiters(p->vi->nic);
 }
 
-/* Connect with a partner. Both ways to get here, ACCEPT and CONFIRM, prove that the partner has this VI's key. */
+/* Connect with a partner. Both ways to get here, ACCEPT and CONFIRM, prove that the partner has this VI's key.
+ * `address` is the partner's station, `remote` its description of its VI. round_trip: ns; 0: not known. */
 static void connect_with(struct via_peering *p, const uint8_t address[6], const struct conn_to *to,
                          const struct wire_connect *remote, uint64_t round_trip)
 {
@@ -121,8 +93,8 @@ static void connect_with(struct via_peering *p, const uint8_t address[6], const 
     finish(p, VIP_SUCCESS);
 }
 
-/* Send REQUEST, to all NICs of the station or to one, and set the time of the next one. */
-static void send_request(struct via_nic *nic, struct via_peering *p)
+/* The interval doubles with each REQUEST, up to CONN_RETRANSMIT_LONGEST. */
+void conn_peer_send_request(struct via_nic *nic, struct via_peering *p)
 {
     /* It is no error if the peer has no NIC yet. */
     int addressed = conn_send_request(nic, p->address, p->port, &p->frame, NULL);
@@ -134,7 +106,8 @@ static void send_request(struct via_nic *nic, struct via_peering *p)
         finish(p, VIP_NOT_REACHABLE);
 }
 
-/* Send ACCEPT, new or repeated: the description of this side, with the number of the partner's request. */
+/* Send ACCEPT, new or repeated: the description of this side, with the number of the partner's request. The description
+ * is the one in this side's REQUEST: key and first number are drawn once, and any later promise repeats them. */
 static void promise(struct via_peering *p)
 {
     struct wire_connect body = p->frame.block.connect;
@@ -169,7 +142,8 @@ static void prove_promise(struct via_peering *p, const struct conn_frame *f)
 
 /* ---------------------------------------------------------------- incoming requests */
 
-/* Return whether the frame matches p: address, port and discriminators agree, and the secret is proven if p has one. */
+/* Return whether the frame matches p: address, port and discriminators agree, and the secret is proven if p has one. A
+ * request with a proof never matches a VI without a secret. The proof is verified last, because it costs a hash. */
 static int belongs(const struct via_peering *p, const struct conn_frame *f)
 {
     const struct wire_connect *own = &p->frame.block.connect;
@@ -212,7 +186,9 @@ static struct via_peering *counterpart(struct via_nic *nic, const struct conn_fr
     return first;
 }
 
-/* Any order is correct that both sides compute from data that both have. */
+/* Return whether this VI is the higher side. The order is that of station address, port and VI number. Any order is
+ * correct that both sides compute from data that both have. The two never compare equal: belongs() has excluded the
+ * VI's own request. */
 static int we_are_higher(const struct via_nic *nic, const struct via_vi *vi, const struct conn_frame *f)
 {
     int order = memcmp(nic->limits.address, f->from, 6);
@@ -221,7 +197,9 @@ static int we_are_higher(const struct via_nic *nic, const struct via_vi *vi, con
     return order ? order > 0 : vi->number > f->h->src_vi;
 }
 
-/* Send REJECT. It always carries the number of this side's request, because earlier REJECTs may have been lost. */
+/* Send REJECT, with the difference as its code. It always carries the number of this side's request, because earlier
+ * REJECTs may have been lost. That number travels in the block's field `key`: REJECT opens no connection, so it needs
+ * no key there. */
 static void refuse(struct via_nic *nic, const struct conn_frame *f, const struct via_peer_refusal *r)
 {
     struct wire_connect body = {.request = f->c.request, .key = r->own};
@@ -235,7 +213,8 @@ static void refuse(struct via_nic *nic, const struct conn_frame *f, const struct
 }
 
 /* Record a refusal: later requests with this number are refused, whatever this NIC requests by then, because only a
- * REJECT ends them. */
+ * REJECT ends them. The ring keeps the latest VIA_PEER_REFUSALS. The entry has a copy of the secret, because the VI may
+ * be destroyed before the refused peer repeats its request. The result is valid until the entry is overwritten. */
 static const struct via_peer_refusal *remember_refusal(const struct via_peering *own, uint32_t request, VIP_RETURN code)
 {
     struct via_nic *nic = own->vi->nic;
@@ -246,7 +225,8 @@ static const struct via_peer_refusal *remember_refusal(const struct via_peering 
     return r;
 }
 
-/* A refusal with a secret is repeated only for a request that proves the same secret. */
+/* Return the recorded refusal of this request, or NULL. A refusal with a secret is repeated only for a request that
+ * proves the same secret. An entry that was never used has code 0. */
 static const struct via_peer_refusal *refused_before(const struct via_nic *nic, const struct conn_frame *f)
 {
     struct conn_side requester = {f->from, f->h->src_port, f->h->src_vi, &f->c, f->proof.nonce};
@@ -260,7 +240,9 @@ static const struct via_peer_refusal *refused_before(const struct via_nic *nic, 
     return NULL;
 }
 
-/* Handle a REQUEST; the table at the head of the file shows the replies. */
+/* Handle a REQUEST; the picture at the head of the file shows the replies. A request that matches nothing calls the
+ * program's handler (viakit_on_peer_request) and stores nothing. Only a match leads to conn_route(), which may store
+ * state for the peer. */
 void conn_peer_request_arrived(struct via_nic *nic, struct conn_frame *f)
 {
     const struct via_peer_refusal *before = refused_before(nic, f);
@@ -306,7 +288,8 @@ void conn_peer_request_arrived(struct via_nic *nic, struct conn_frame *f)
 
 /* ---------------------------------------------------------------- incoming replies */
 
-/* Return the peer request to which a reply belongs. */
+/* Return the open peer request to which a reply belongs. Number, VI and key must all match, or any host could forge a
+ * reply. */
 static struct via_peering *find_request(struct via_nic *nic, const struct conn_frame *f)
 {
     for (struct via_peering *p = nic->peerings; p; p = p->next)
@@ -316,7 +299,7 @@ static struct via_peering *find_request(struct via_nic *nic, const struct conn_f
 }
 
 /* ACCEPT: the higher side promises, and this side connects if it is free. From here on REQUEST is not repeated, and
- * other promises are answered with CANCEL. */
+ * other promises are answered with CANCEL: the request is OVER, so they match none, and conn_accepted() replies. */
 int conn_peer_accepted(struct via_nic *nic, struct conn_frame *f)
 {
     struct via_peering *p = find_request(nic, f);
@@ -339,7 +322,7 @@ int conn_peer_accepted(struct via_nic *nic, struct conn_frame *f)
     return 1;
 }
 
-/* Return whether a REJECT of this request proves the secret of its VI. */
+/* Return whether a REJECT of this request proves the secret of its VI. Without a secret, it must have no proof. */
 static int reject_right(const struct via_peering *p, const struct conn_frame *f)
 {
     uint8_t mac[32];
@@ -349,7 +332,9 @@ static int reject_right(const struct via_peering *p, const struct conn_frame *f)
     return vk_equal_secret(mac, f->proof.mac, sizeof mac);
 }
 
-/* Handle a reply. Only REJECT ends a peer request; its code reports the difference. NOMATCH has no effect. */
+/* Handle PENDING, REJECT or NOMATCH. Only REJECT ends a peer request. Its code reports the difference; the block's
+ * field `key` has the number of the refuser's own request (refuse), or 0. PENDING and NOMATCH have no effect: no
+ * NIC sends them in reply to a peer request. */
 int conn_peer_answered(struct via_nic *nic, struct conn_frame *f, int kind)
 {
     struct via_peering *p = find_request(nic, f);
@@ -369,7 +354,8 @@ int conn_peer_answered(struct via_nic *nic, struct conn_frame *f, int kind)
 }
 
 /* CONFIRM or CANCEL for a promise of this NIC. A CONFIRM that arrives after the promise expired is accepted: the fields
- * show that no other peer has been promised since, and the VI is still free. */
+ * show that no other peer has been promised since, and the VI is still free. A CANCEL of an expired promise has no
+ * effect, because the request is REQUESTING already. */
 int conn_peer_receive(struct via_nic *nic, const struct conn_frame *f, int kind)
 {
     struct via_peering *p = nic->peerings;
@@ -385,7 +371,7 @@ int conn_peer_receive(struct via_nic *nic, const struct conn_frame *f, int kind)
     } else if (p->state == PROMISED) {
         p->state = REQUESTING;
         p->interval = CONN_RETRANSMIT_FIRST;
-        send_request(nic, p);
+        conn_peer_send_request(nic, p);
         via_timer(nic, p->next_send);
     }
     return 1;
@@ -393,7 +379,9 @@ int conn_peer_receive(struct via_nic *nic, const struct conn_frame *f, int kind)
 
 /* ---------------------------------------------------------------- timers, and the end */
 
-/* Four things may be due: the end of the request, the end of a promise, the next REQUEST, the next ACCEPT. */
+/* Four things may be due: the end of the request, the end of a promise, the next REQUEST, the next ACCEPT. The end of a
+ * promise sets no timer. It is noticed when the next ACCEPT is due, at most CONN_RETRANSMIT_LONGEST later, and a
+ * REQUEST is sent instead. */
 void conn_peer_timers(struct via_nic *nic)
 {
     for (struct via_peering *p = nic->peerings; p; p = p->next) {
@@ -409,7 +397,7 @@ void conn_peer_timers(struct via_nic *nic)
             p->interval = CONN_RETRANSMIT_FIRST;
         }
         if (p->next_send <= nic->now && p->state == REQUESTING)
-            send_request(nic, p);
+            conn_peer_send_request(nic, p);
         else if (p->next_send <= nic->now) {
             promise(p);
             p->interval = conn_longer(p->interval);
@@ -419,7 +407,8 @@ void conn_peer_timers(struct via_nic *nic)
     }
 }
 
-/* A promise to a peer that is gone is void: the request is repeated. */
+/* A promise to a peer that is gone is void: REQUEST is repeated again, first when the next ACCEPT was due. The partner
+ * is cleared, so a CONFIRM of it that is still under way does not connect the VI. */
 void conn_peer_lost(struct via_nic *nic, struct link_peer *peer)
 {
     for (struct via_peering *p = nic->peerings; p; p = p->next)
@@ -430,164 +419,17 @@ void conn_peer_lost(struct via_nic *nic, struct link_peer *peer)
         }
 }
 
-/* ---------------------------------------------------------------- the calls */
+/* ---------------------------------------------------------------- questions about open requests */
 
-/* Start a peer request and return at once; the NIC's owner continues it. VipConnectPeerDone polls for its result,
- * VipConnectPeerWait waits. */
-VIP_RETURN VipConnectPeerRequest(VIP_VI_HANDLE handle, VIP_NET_ADDRESS *local, VIP_NET_ADDRESS *remote,
-                                 VIP_ULONG timeout)
-{
-    VK_HOLD_CANCEL;
-    VIP_RETURN code = conn_check_addresses("VipConnectPeerRequest", local, remote, timeout);
-    if (code)
-        return code;
-    if (local == NULL)
-        return vk_fail(VIP_INVALID_PARAMETER,
-                       "VipConnectPeerRequest: no local address (NULL): the peer's request names it");
-    /* Allocated before the NIC is entered, so that no memory is allocated inside. */
-    struct via_peering *p = calloc(1, sizeof *p);
-    if (p == NULL)
-        return via_no_memory("VipConnectPeerRequest");
-    struct via_vi *vi = via_vi_enter(handle, &code);
-    if (vi == NULL) {
-        free(p);
-        return code;
-    }
-    struct via_nic *nic = vi->nic;
-    if (vi->state != VIP_STATE_IDLE)
-        code = vk_fail(VIP_INVALID_STATE, "VipConnectPeerRequest: the VI is in %s: it must be idle",
-                       viakit_state_name((int)vi->state));
-    else
-        code = conn_check_local("VipConnectPeerRequest", nic, local);
-    if (code) {
-        via_leave(nic);
-        free(p);
-        return code;
-    }
-    conn_peer_drop(vi); /* a result that was not collected */
-    VK_LIST_APPEND(nic->peerings, p, next);
-    vi->peering = p;
-    p->vi = vi;
-    p->number = conn_random();
-    p->timeout_ms = timeout;
-    memcpy(p->address, remote->HostAddress, 6);
-    p->port = conn_port_of(remote);
-    code = conn_prepare_request(WIRE_MODE_PEER, vi, p->number, local, remote, &p->frame);
-    if (code != VIP_SUCCESS) {
-        conn_peer_drop(vi);
-        via_leave(nic);
-        return code;
-    }
-    /* From here on frames with the key find the VI (rx.c), and no other call may connect it. */
-    vi->state = VIP_STATE_CONNECT_PENDING;
-    nic->now = vk_now();
-    p->deadline = vk_deadline(timeout);
-    p->interval = CONN_RETRANSMIT_FIRST;
-    send_request(nic, p);
-    via_timer(nic, p->next_send < p->deadline ? p->next_send : p->deadline);
-    via_leave(nic);
-    return VIP_SUCCESS;
-}
-
-/* Return the result, and set its explanation. */
-static VIP_RETURN explain(const char *function, const struct via_peering *p)
-{
-    switch (p->result) {
-    case VIP_SUCCESS:
-        return VIP_SUCCESS;
-    case VIP_TIMEOUT:
-        return vk_fail(VIP_TIMEOUT, "%s: no peer requested this VI within %lu ms", function, p->timeout_ms);
-    case VIP_NOT_REACHABLE:
-        return conn_explain_no_room(function);
-    default:
-        return vk_fail(p->result, "%s: the two VIs differ: %s", function, viakit_return_text((int)p->result));
-    }
-}
-
-/* Pass the result to the program and free the request. */
-static VIP_RETURN collect(const char *function, struct via_vi *vi, VIP_VI_ATTRIBUTES *attributes)
-{
-    struct via_peering *p = vi->peering;
-    VIP_RETURN code = explain(function, p);
-    if (code == VIP_SUCCESS)
-        conn_attributes(&p->remote, attributes);
-    conn_peer_drop(vi);
-    return code;
-}
-
-/* Explains that the VI has no request: its result was collected, or none was made. */
-static VIP_RETURN no_request(const char *function)
-{
-    return vk_fail(VIP_INVALID_STATE, "%s: no peer request is under way on this VI: VipConnectPeerRequest first",
-                   function);
-}
-
-/* Return VIP_NOT_DONE while the request is open. Any other value is the result, which is returned once: a second call
- * reports that no request is open. */
-VIP_RETURN VipConnectPeerDone(VIP_VI_HANDLE handle, VIP_VI_ATTRIBUTES *attributes)
-{
-    VK_HOLD_CANCEL;
-    VIP_RETURN code;
-    VIA_ENTER_VI(vi, handle);
-    struct via_nic *nic = vi->nic;
-    if (vi->peering && vi->peering->state != OVER && via_drive(nic) == 0)
-        via_drive_slow(nic); /* rarely called, so it may read the clock each time */
-    if (vi->peering == NULL)
-        code = no_request("VipConnectPeerDone");
-    else if (vi->peering->state != OVER)
-        code = VIP_NOT_DONE;
-    else
-        code = collect("VipConnectPeerDone", vi, attributes);
-    via_leave(nic);
-    return code;
-}
-
-/* A thread in VipConnectPeerWait. During the wait the request may be withdrawn, or the VI destroyed. */
-struct peer_wait {
-    const struct via_vi *vi;
-    uint32_t generation, number;
-};
-
-/* Return whether the VI (generation) and its request (number) are the same. */
-static int still_there(const struct peer_wait *p)
-{
-    return vk_object_is(&p->vi->object, p->generation) && p->vi->peering && p->vi->peering->number == p->number;
-}
-
-/* The condition of the waiting call. It also holds if the request is gone, which ends the wait. */
-static int decided(void *argument)
-{
-    const struct peer_wait *p = argument;
-    return !still_there(p) || p->vi->peering->state == OVER;
-}
-
-/* Wait for the result and return it as VipConnectPeerDone does. The call has no time-out of its own: the request has
- * one. */
-VIP_RETURN VipConnectPeerWait(VIP_VI_HANDLE handle, VIP_VI_ATTRIBUTES *attributes)
-{
-    VK_HOLD_CANCEL;
-    VIA_ENTER_VI(vi, handle);
-    struct via_nic *nic = vi->nic;
-    if (vi->peering == NULL) {
-        via_leave(nic);
-        return no_request("VipConnectPeerWait");
-    }
-    struct peer_wait p = {vi, vi->object.generation, vi->peering->number};
-    VIP_RETURN code = via_wait_owned(nic, VIP_INFINITE, decided, &p, "VipConnectPeerWait: no answer",
-                                     NULL); /* the request's own time-out ends it */
-    if (code == VIP_SUCCESS && !still_there(&p))
-        code = vk_fail(VIP_TIMEOUT, "VipConnectPeerWait: the request was withdrawn by another thread");
-    else if (code == VIP_SUCCESS)
-        code = collect("VipConnectPeerWait", vi, attributes);
-    via_leave(nic);
-    return code;
-}
-
+/* Return whether this NIC would reply to the REQUEST: it matches an open request, or was refused before. Nothing is
+ * changed or sent (matches_own_request in link.h). */
 int conn_peer_wanted(struct via_nic *nic, const struct conn_frame *f)
 {
     return refused_before(nic, f) || counterpart(nic, f);
 }
 
+/* Return whether a REQUEST of that number may still be sent (request_is_open in link.h). One that is PROMISED does
+ * not count, because it does not repeat REQUEST either. */
 int conn_peer_is_open(const struct via_nic *nic, uint32_t request)
 {
     const struct via_peering *p = nic->peerings;
