@@ -8,6 +8,7 @@ from synthetic import SyntheticPair, SyntheticTestbed
 
 from viakit.measure import result, sweep, table, turns
 from viakit.measure.endpoints import MeasureError
+from viakit.measure.plan import plan
 from viakit.measure.sweep import Config, UsageError
 
 
@@ -179,12 +180,21 @@ def test_where_namespaces_are_refused(machine):
         ({"reliability": "x"}, "--reliability"),
         ({"hosts": "local", "mtu": 9000}, "--hosts testbed"),
         ({"hosts": "local", "rate": "1gbit"}, "--hosts testbed"),
+        ({"protocols": ["msg-via"], "hosts": "local", "network": "udp"}, "--hosts testbed"),
+        ({"protocols": ["msg-via"], "hosts": "testbed", "network": "shm"}, "one of eth, udp"),
+        ({"protocols": ["msg-via"], "hosts": "testbed", "network": "eth:eth0"}, "--hosts ssh:A,B"),
     ],
 )
 def test_what_makes_no_sense_is_said_before_anything_starts(change, words):
     with pytest.raises(UsageError, match=words):
         run(Config(**{"protocols": ["tcp"], "sizes": [64], **change}))
     assert SyntheticPair.runs == 0
+
+
+def test_a_link_between_hosts_selects_the_testbed():
+    series, two_hosts = plan(Config(["msg-via", "tcp", "via-shm"], [64], network="udp"))
+    assert two_hosts
+    assert [one.hosts for one in series if not one.is_floor] == ["testbed", "testbed", "local"]
 
 
 def test_an_unknown_protocol_gets_a_suggestion():

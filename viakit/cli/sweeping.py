@@ -129,8 +129,8 @@ _LIVE_MORE = ("sockbuf", "wire")  # only of some series
 @click.option(
     "--network",
     metavar="LINK",
-    help="Link of msg-via and msg-bip between two hosts: eth or udp. With --hosts ssh: the data's wire, eth:IF or "
-    "udp:ADDRESS (or a network: udp:10.0.0.0/24).  [default there: a network that both have]",
+    help="Link of msg-via and msg-bip between two hosts of the testbed: eth or udp. With --hosts ssh: the data's wire, "
+    "eth:IF, udp:ADDRESS (or a network: udp:10.0.0.0/24) or verbs:DEVICE.  [default there: a network that both have]",
 )
 @click.option(
     "--sizes",

@@ -120,9 +120,10 @@ class Config:
     policy : str, optional
         Policy of the message engine for ``msg-*`` whose name has none: a name (``"mpich-p4"``), a name with changes
         (``"via,eager_limit=64K"``), or changes of the channel's own policy.
-    network : {"eth", "udp"} or str, optional
-        Link of msg-via and msg-bip between the hosts of a testbed. Default: eth. Between real machines: the wire of all
-        protocols, as "eth:eth0", "udp:10.0.0.0/24". Default: the first network that both have.
+    network : {"eth", "udp", "verbs"} or str, optional
+        Link of msg-via and msg-bip between the hosts of a testbed, which ``hosts="auto"`` then selects. Default: eth.
+        Between real machines: the wire of all protocols, as "eth:eth0", "udp:10.0.0.0/24", "verbs:mlx5_0". Default: the
+        first network that both have.
     python : str, optional
         Interpreter with viakit on machines that ssh reaches.
     spec : {"list", "plain"}, optional
@@ -211,7 +212,12 @@ def _check(config: Config) -> None:
 
         networks = [link.name for link in _core.links() if link.leaves_host]
         if config.network not in networks:
-            raise UsageError(f"--network is {config.network!r}: it has to be one of {', '.join(networks)}")
+            raise UsageError(
+                f"--network is {config.network!r}: on the testbed it is a link alone, one of {', '.join(networks)}; "
+                "with an interface, address or device it is for --hosts ssh:A,B"
+            )
+        if config.hosts == "local":
+            raise UsageError("--network is the link between two hosts: add --hosts testbed or ssh:A,B, or leave it out")
     if config.python is not None and not is_remote(config.hosts):
         raise UsageError(
             "--python is the interpreter on machines that ssh reaches: add --hosts ssh:A,B, or leave it out"
@@ -430,7 +436,8 @@ def plan(config: Config) -> tuple[list[Series], bool]:
     found = {name: endpoints.lookup(name) for name in config.protocols}
     hosts = "ssh" if is_remote(config.hosts) else config.hosts
     if hosts == "auto":
-        of_wire = _wire_option(config) is not None or any(one.apart for one in found.values())
+        between = _wire_option(config) is not None or config.network is not None
+        of_wire = between or any(one.apart for one in found.values())
         hosts = "testbed" if of_wire and not config.interface else "local"
     if hosts in ("local", "ssh") and (option := _wire_option(config)):
         raise UsageError(f"{option} sets the testbed's wire: add --hosts testbed, or remove {option}")
@@ -441,7 +448,7 @@ def plan(config: Config) -> tuple[list[Series], bool]:
             if given not in allowed:
                 raise UsageError(f"{name} cannot be measured with --{option} {given}, only with {', '.join(allowed)}")
         # An MPI is on the wire on request only: `auto` finds it where its ranks usually are.
-        asked = config.hosts != "auto" and protocol.between_hosts
+        asked = (config.hosts != "auto" or config.network is not None) and protocol.between_hosts
         where = hosts if protocol.wired or asked else "local"
         on_testbed = where == "testbed"
         mtus = [one or 1500 for one in several(config.mtu)] if on_testbed else [None]
