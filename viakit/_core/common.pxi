@@ -8,6 +8,7 @@ import sys
 import warnings
 import weakref
 from json import loads as _json_loads
+from time import monotonic as _monotonic
 
 cimport cython
 from cpython.buffer cimport (
