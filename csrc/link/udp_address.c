@@ -11,8 +11,8 @@
  *
  *   IPv6 address --mark_of--> 28 bits --find_mark--> the address, if this process has learnt it
  *
- * Invariant: learnt.names[0 .. min(n, MAX_LEARNT)) are filled, each with another address and scope. learnt.n never
- * decreases.
+ * Invariant: learnt.names[0 .. n) are filled, each with another address and scope. Once n is MAX_LEARNT, `next` is the
+ * oldest of them; before, next is n.
  *
  * Any thread may call these functions. The mutex protects the table, and a child of fork() inherits it unlocked. Only
  * udp_resolve() and udp_resolve_at() may block on the network: getaddrinfo() may query DNS. The caller holds no NIC
@@ -41,7 +41,7 @@
 
 static struct {
     pthread_mutex_t mutex;
-    uint32_t n;
+    uint32_t n, next;
     struct sockaddr_in6 names[MAX_LEARNT]; /* the oldest entries are replaced */
 } learnt = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
@@ -88,13 +88,16 @@ void udp_learn(const union udp_name *name)
     if (name->any.sa_family != AF_INET6)
         return;
     pthread_mutex_lock(&learnt.mutex);
-    /* learnt.n continues beyond the end: modulo MAX_LEARNT it is the oldest entry, which is replaced. */
-    uint32_t n = learnt.n < MAX_LEARNT ? learnt.n : MAX_LEARNT, i = 0;
-    while (i < n && (memcmp(&learnt.names[i].sin6_addr, &name->v6.sin6_addr, sizeof name->v6.sin6_addr) != 0 ||
-                     learnt.names[i].sin6_scope_id != name->v6.sin6_scope_id))
+    uint32_t i = 0;
+    while (i < learnt.n &&
+           (memcmp(&learnt.names[i].sin6_addr, &name->v6.sin6_addr, sizeof name->v6.sin6_addr) != 0 ||
+            learnt.names[i].sin6_scope_id != name->v6.sin6_scope_id))
         i++;
-    if (i == n)
-        learnt.names[learnt.n++ % MAX_LEARNT] = name->v6;
+    if (i == learnt.n) {
+        learnt.names[learnt.next] = name->v6;
+        learnt.next = (learnt.next + 1) % MAX_LEARNT;
+        learnt.n += learnt.n < MAX_LEARNT;
+    }
     pthread_mutex_unlock(&learnt.mutex);
 }
 
@@ -104,7 +107,7 @@ static int find_mark(uint32_t mark, struct sockaddr_in6 *out)
 {
     int found = 0;
     pthread_mutex_lock(&learnt.mutex);
-    for (uint32_t i = 0; i < learnt.n && i < MAX_LEARNT && !found; i++)
+    for (uint32_t i = 0; i < learnt.n && !found; i++)
         if (mark_of(&learnt.names[i].sin6_addr) == mark) {
             *out = learnt.names[i];
             found = 1;

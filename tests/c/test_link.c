@@ -12,6 +12,7 @@
 #include "base/explain.h"
 #include "check.h"
 #include "link/link.h"
+#include "link/udp.h"
 
 /* check.h needs these functions of the provider, which this program does not contain. */
 const char *viakit_last_error(void)
@@ -297,6 +298,30 @@ static void wrong_devices(void)
 #define LINK_X(name) &link_##name,
 static const struct link_ops *const links[] = {LINKS(LINK_X)};
 
+/* Returns whether the six bytes of 2001:db8::i lead back to it. */
+static int is_learnt(unsigned i, int learn)
+{
+    union udp_name name = {.v6.sin6_family = AF_INET6}, found;
+    uint8_t address[6];
+    memcpy(&name.v6.sin6_addr, (uint8_t[16]){0x20, 0x01, 0x0d, 0xb8, [14] = (uint8_t)(i >> 8), [15] = (uint8_t)i}, 16);
+    if (learn)
+        udp_learn(&name);
+    udp_pack(&name, 1, address);
+    return udp_unpack(address, AF_INET6, &found) == 0 && udp_same_host(&name, &found);
+}
+
+/* udp keeps the last 1024 IPv6 addresses, however often the table has been filled. A known one replaces none. */
+static void learnt_addresses(void)
+{
+    for (unsigned i = 0; i < 5000; i++) {
+        snprintf(check_context, sizeof check_context, "address %u", i);
+        CHECK(is_learnt(i, 1));
+        CHECK(is_learnt(i, 1));
+        CHECK(is_learnt(i < 1024 ? 0 : i - 1023, 0));
+        CHECK(i < 1024 || !is_learnt(i - 1024, 0));
+    }
+}
+
 int main(void)
 {
     check_deadline(120);
@@ -308,5 +333,6 @@ int main(void)
         if (links[i]->about.named_by != VIAKIT_BY_INTERFACE) /* that needs a privilege */
             both_ways(links[i], links[i]->about.named_by == VIAKIT_BY_ADDRESS ? station : name);
     wrong_devices();
+    learnt_addresses();
     return 0;
 }
