@@ -280,27 +280,39 @@ static int granted(const struct shm_region *r, uint32_t handle, uint32_t ptag, u
     return offset <= r->len && len <= r->len - offset;
 }
 
+/* Performs a read that the table has granted. This NIC has set can_fetch in rx, when it found that it can read the
+ * peer's memory. With a wrong value the copy fails, and frames follow. */
+static int take_granted(struct link *link, struct link_peer *peer, uint64_t address, const struct iovec *to, int n,
+                        size_t len)
+{
+    int direct = mapped(peer, address, len) != NULL || (!link->no_cma && vk_load_relaxed(&peer->rx->can_fetch));
+    if (!direct || shm_fetch(link, peer, address, to, n, len) != 0)
+        return -EAGAIN;
+    LINK_COUNT(link->client, copies, 1);
+    LINK_COUNT(link->client, bytes_copied, len);
+    return 0;
+}
+
+/* Checks the right (see granted) and copies in either direction. The region is held until the copy is done. */
+static inline int copy_held(struct link *link, struct link_peer *peer, uint32_t handle, uint32_t ptag, uint32_t right,
+                            uint64_t address, const struct iovec *local, int n, size_t len,
+                            int (*copy)(struct link *link, struct link_peer *peer, uint64_t address,
+                                        const struct iovec *local, int n, size_t len))
+{
+    struct shm_region *r = len && n ? hold_region(peer, handle) : NULL;
+    if (r == NULL)
+        return -EAGAIN;
+    int result = granted(r, handle, ptag, right, address, len) ? copy(link, peer, address, local, n, len) : -EACCES;
+    release_region(r);
+    return result;
+}
+
 /* Link operation: an RDMA read by the reader itself. Returns 0 if done, -EACCES if not granted, -EAGAIN if the caller
  * has to request the data with frames. */
 int shm_take(struct link *link, struct link_peer *peer, uint32_t handle, uint32_t ptag, uint64_t address,
              const struct iovec *to, int n, size_t len)
 {
-    struct shm_region *r = len && n ? hold_region(peer, handle) : NULL;
-    int result = -EACCES;
-    if (r == NULL)
-        return -EAGAIN;
-    if (granted(r, handle, ptag, 2, address, len)) {
-        /* This NIC has set can_fetch in rx, when it found that it can read the peer's memory. With a wrong value the
-         * copy fails, and frames follow. */
-        int direct = mapped(peer, address, len) != NULL || (!link->no_cma && vk_load_relaxed(&peer->rx->can_fetch));
-        result = direct && shm_fetch(link, peer, address, to, n, len) == 0 ? 0 : -EAGAIN;
-    }
-    release_region(r);
-    if (result == 0) {
-        LINK_COUNT(link->client, copies, 1);
-        LINK_COUNT(link->client, bytes_copied, len);
-    }
-    return result;
+    return copy_held(link, peer, handle, ptag, 2, address, to, n, len, take_granted);
 }
 
 /* Link operation: an RDMA write by the writer itself, without any action of the target. Returns the same as
@@ -308,12 +320,5 @@ int shm_take(struct link *link, struct link_peer *peer, uint32_t handle, uint32_
 int shm_place(struct link *link, struct link_peer *peer, uint32_t handle, uint32_t ptag, uint64_t address,
               const struct iovec *from, int n, size_t len)
 {
-    struct shm_region *r = len && n ? hold_region(peer, handle) : NULL;
-    int result = -EACCES;
-    if (r == NULL)
-        return -EAGAIN;
-    if (granted(r, handle, ptag, 1, address, len))
-        result = place_granted(link, peer, address, from, n, len);
-    release_region(r);
-    return result;
+    return copy_held(link, peer, handle, ptag, 1, address, from, n, len, place_granted);
 }
