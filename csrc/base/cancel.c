@@ -7,6 +7,7 @@
 
 static __thread int program_state = NOT_HELD;
 
+/* Only the outermost hold changes the thread's state, so a hold inside another costs one comparison. */
 int vk_cancel_hold(void)
 {
     if (program_state != NOT_HELD)
@@ -26,6 +27,8 @@ void vk_cancel_release(const int *outermost)
     pthread_setcancelstate(state, NULL);
 }
 
+/* Only within a hold, because program_state is no state otherwise. abandon runs as a clean-up handler of this thread,
+ * and only if the thread is cancelled between the push and the pop. Otherwise the hold is in force again afterwards. */
 void vk_cancel_point(void (*abandon)(void *), void *argument)
 {
     int state;

@@ -17,6 +17,7 @@ uint64_t vk_exit_begin(void)
     return vk_exit_deadline;
 }
 
+/* Tries and yields, because the holder may be a thread that never runs again: a plain lock would then block exit(). */
 int vk_exit_lock_slow(pthread_mutex_t *mutex)
 {
     while (pthread_mutex_trylock(mutex) != 0) {

@@ -27,6 +27,7 @@ VIP_RETURN vk_fail(VIP_RETURN code, const char *format, ...)
     return code;
 }
 
+/* The text is copied as it is, so a '%' in it has no meaning. */
 VIP_RETURN vk_fail_text(VIP_RETURN code, const char *text)
 {
     size_t len = strnlen(text, sizeof explanation - 1);

@@ -21,6 +21,7 @@ int vk_ring_init(struct vk_ring *ring, size_t size)
     return 0;
 }
 
+/* Neither side uses the ring any more. A second call has no effect, nor has a call on a ring of zeros. */
 void vk_ring_fini(struct vk_ring *ring)
 {
     if (ring->bytes)

@@ -5,6 +5,8 @@
 #include <linux/magic.h>
 #include <sys/vfs.h>
 
+/* F_GET_SEALS fails for files that cannot have seals. Files of huge pages can, so the type of the file system is
+ * checked, too. */
 int vk_file_is_sealed(int fd)
 {
     struct statfs about;

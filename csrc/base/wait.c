@@ -1,5 +1,6 @@
 /* See wait.h. The cost of a yield belongs to the process, because it depends on the load of the machine, not on what a
- * thread waits for. Several threads may write the variables at once. The last value wins, and any of them is valid. */
+ * thread waits for. Several threads may write the variables at once. The last value wins, and any of them is valid.
+ * Therefore all accesses are relaxed: the values only choose how to wait, and order no other data. */
 #include "base/wait.h"
 
 #include <sched.h>
@@ -25,6 +26,8 @@ void vk_yield_took(uint64_t began, uint64_t now)
     vk_store_relaxed(&vk_yield_costly_until, now + span);
 }
 
+/* If other processes share costly_until, an expensive yield of this thread is reported to them there, unless a later
+ * time is there already. */
 void vk_wait_yield(struct vk_wait *w)
 {
     /* vk_wait_check has just read the clock. */
@@ -38,6 +41,8 @@ void vk_wait_yield(struct vk_wait *w)
         vk_store_relaxed(w->costly_until, until);
 }
 
+/* The order of the tests is their rank: the deadline, then a check that is due, then the event, then the ladder. An
+ * event therefore delays neither the time-out nor a check. */
 enum vk_wait_step vk_wait_check(struct vk_wait *w, int event)
 {
     if (!w->yielded)

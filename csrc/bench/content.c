@@ -15,6 +15,7 @@
 
 typedef uint64_t lanes __attribute__((vector_size(16)));
 
+/* Constants and shifts are those of Mix01 in David Stafford's "Better Bit Mixing" (2011). */
 uint64_t bench_content_mix(uint64_t x)
 {
     x ^= x >> 31;
@@ -26,7 +27,8 @@ uint64_t bench_content_mix(uint64_t x)
 
 /* ---------------------------------------------------------------- validation */
 
-/* One multiplication per word: validation should cost as little of a run as possible. */
+/* Word j of the pattern. One multiplication per word: validation should cost as little of a run as possible. The factor
+ * is odd, so any two words of one message have different x. The shift mixes the upper bits into the lower ones. */
 static inline uint64_t word(uint64_t seed, size_t j)
 {
     uint64_t x = seed + j * 0x9E3779B97F4A7C15u;
@@ -66,6 +68,8 @@ size_t bench_content_compare(const unsigned char *message, size_t len, uint64_t 
 
 /* ---------------------------------------------------------------- touching */
 
+/* A compiler that optimizes makes each memcpy of 16 bytes one vector store. memcpy, because the message may have any
+ * alignment. */
 void bench_content_write(unsigned char *message, size_t len, uint64_t value)
 {
     const lanes both = {value, value};
@@ -107,6 +111,7 @@ uint64_t bench_content_sum(const unsigned char *message, size_t len)
     return sum + w;
 }
 
+/* Must agree with bench_content_sum: a last partial word counts as its bytes, padded with zeros. */
 uint64_t bench_content_sum_of(size_t len, uint64_t value)
 {
     uint64_t last = 0;

@@ -67,6 +67,7 @@ static int stopped(bench_ep *ep, const char *why)
     return bench_fail(ep, BENCH_STOPPED, "stopped: %s", why);
 }
 
+/* Nothing is read from the control descriptor, so a request on it is still there for the next call. */
 int bench_stop_requested(bench_ep *ep, const bench_plan *plan)
 {
     if (plan->stop && *plan->stop)
@@ -390,6 +391,7 @@ static int stream_a(run *r, uint64_t n)
     return 0;
 }
 
+/* A message is consumed before its credit is sent, so a slow reader stops A. */
 static int stream_b(run *r, uint64_t n)
 {
     const uint64_t every = credit_every(r->ep);
@@ -412,6 +414,7 @@ typedef struct {
     bool chosen, written; /* sbuf is the buffer of message `sent`; it holds the message */
 } both_ways;
 
+/* Arrivals show how far the peer is, because it too sends at most `ahead` messages more than it has received. */
 static bool may_send(const both_ways *b)
 {
     return b->sent < b->n && (b->sent < b->received || b->sent - b->received < b->ahead);

@@ -62,6 +62,8 @@ static int read_checked(int fd, const char *path, unsigned char secret[BIP_SECRE
                              : 0;
 }
 
+/* VIAKIT_SECRET takes precedence. If it is set but malformed, that is an error: the file is not tried, because the rank
+ * would then have another secret than the user meant. */
 int bip_launch_secret(unsigned char secret[BIP_SECRET_LEN], char *error)
 {
     const char *text = getenv("VIAKIT_SECRET"), *path = getenv("VIAKIT_SECRET_FILE");

@@ -14,6 +14,8 @@
 
 #define LONGEST_MS 3600000 /* of one poll, whose time is an int */
 
+/* The time left is rounded up to whole milliseconds: rounded down, the last one would be spent in polls of 0 ms. A
+ * descriptor that has hung up or has an error counts as ready: the send or recv that follows reports it. */
 int bip_stream_wait(int fd, short events, uint64_t deadline)
 {
     for (;;) {
@@ -31,7 +33,9 @@ int bip_stream_wait(int fd, short events, uint64_t deadline)
     }
 }
 
-/* Convert a result of send or recv: the bytes that were moved, 0 to try again, -1 with errno. */
+/* Convert a result of send or recv: the bytes that were moved, 0 to try again, -1 with errno. EAGAIN may follow a poll
+ * that reported data. The end of the stream and EPIPE both become ECONNRESET, so that callers have one error for a peer
+ * that has gone. */
 static ssize_t judge(ssize_t n)
 {
     if (n > 0)
@@ -43,6 +47,7 @@ static ssize_t judge(ssize_t n)
     return -1;
 }
 
+/* MSG_NOSIGNAL: a peer that has gone is an error of this call, not a SIGPIPE, which would end the program. */
 int bip_stream_send(int fd, const void *bytes, size_t len, uint64_t deadline)
 {
     for (size_t done = 0; done < len;) {

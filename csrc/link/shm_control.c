@@ -163,8 +163,8 @@ static enum vk_user check_user(struct link *link, int socket)
     return user;
 }
 
-/* The peer is in no list yet. calloc: every position is 0, as at both ends of a new ring, because memory of a memfd is
- * zero as well. */
+/* The peer is in no list yet, and owns the socket. Returns NULL if memory is exhausted: the socket is then still the
+ * caller's. calloc: every position is 0, as at both ends of a new ring, because memory of a memfd is zero as well. */
 static struct link_peer *new_peer(struct link *link, int socket, int caller)
 {
     struct link_peer *p = calloc(1, sizeof *p);
@@ -288,7 +288,8 @@ int shm_call(struct link *link, uint16_t port, struct link_peer **out)
     return 0;
 }
 
-/* Receives WELCOME, if it has arrived. */
+/* Receives WELCOME, if it has arrived. The peer is dropped if the socket has failed, or if WELCOME is malformed or its
+ * memory cannot be mapped. */
 void shm_receive_greeting(struct link_peer *peer)
 {
     struct shm_greeting g;
@@ -319,8 +320,9 @@ void shm_receive_greeting(struct link_peer *peer)
     }
 }
 
-/* Accepts a call. HELLO may still be on its way, so the peer waits among the arriving. A silent caller occupies a place
- * there. Only processes of the same user can do that, and they can occupy MAX_ARRIVING places at most. */
+/* Accepts a call, and takes the socket s. HELLO may still be on its way, so the peer waits among the arriving. A silent
+ * caller occupies a place there. Only processes of the same user can do that, and they can occupy MAX_ARRIVING places
+ * at most; further callers are hung up on. */
 static void answer_call(struct link *link, int s)
 {
     struct link_peer *peer =
@@ -357,7 +359,7 @@ static int receive_hello(struct link_peer *peer)
 }
 
 /* Handles HELLO of an arriving peer, or its end. Returns 0 if the peer stays among the arriving, because HELLO has not
- * arrived or the reply is delayed. */
+ * arrived or the reply is delayed. Returns 1 if it is connected, and a negative number if it has been freed. */
 static int welcome(struct link *link, struct link_peer *peer)
 {
     int got = peer->rings ? 1 : receive_hello(peer);

@@ -23,6 +23,7 @@ int peers_nic_failed(struct peers *p, const char *call, VIP_RETURN code)
     return p->failed(p->owner, PEERS_ERR_NIC, text);
 }
 
+/* Reports that `len` bytes of buffers, or (0) something small, could not be allocated. Returns the user's code. */
 static int no_memory(struct peers *p, size_t len)
 {
     char text[64] = "no memory";
@@ -42,6 +43,8 @@ static void on_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *error)
 
 /* ---------------------------------------------------------------- NICs */
 
+/* The tables have an entry for each rank. pair_len is the length of the user's struct, which begins with a struct
+ * peers_pair. All zeros: no pair has a port or a VI yet. peers_close frees the tables. */
 int peers_init(struct peers *p)
 {
     p->pairs = calloc((size_t)p->n_ranks, p->pair_len);
@@ -155,6 +158,10 @@ static int reg(struct peers_port *port, void *memory, size_t len, VIP_MEM_HANDLE
     return code == VIP_SUCCESS ? 0 : peers_nic_failed(port->peers, "VipRegisterMem", code);
 }
 
+/* All slots of a port are one array; slot_len is the length of the user's struct, which begins with a peers_slot:
+ *
+ *      | n_sends | n_rdma | n_recv of the first pair made | n_recv of the second | ...
+ */
 static struct peers_slot *slot_at(const struct peers_port *port, size_t i)
 {
     return (struct peers_slot *)(void *)(port->slots + i * port->peers->slot_len);
@@ -260,6 +267,7 @@ void peers_forget(struct peers *p, const void *buf, size_t len)
             peers_cache_forget(&p->ports[i]->cache, buf, len);
 }
 
+/* The local NIC may have no thread that drives it (peers_open_port). */
 void peers_attend(const struct peers *p)
 {
     if (p->ports[0])
@@ -267,7 +275,8 @@ void peers_attend(const struct peers *p)
 }
 
 /* With two NICs each sleep is short, on one NIC in turn; several threads may be about to sleep at once. Completions of
- * sends cause no wake-up. So with sends outstanding the sleep is short, too. */
+ * sends cause no wake-up. So with sends outstanding the sleep is short, too. ms 0 also sleeps for 1 ms. Returns the VI
+ * of a completion, which the caller reaps from that VI's queue, or NULL. */
 VIP_VI_HANDLE peers_sleep(struct peers *p, uint64_t ms)
 {
     const struct peers_port *port = p->ports[0] ? p->ports[0] : p->ports[1];

@@ -27,7 +27,8 @@ _Static_assert((int)RMA_LONG_DOUBLE == (int)COLL_N_TYPES && (int)RMA_MAXLOC == (
 PAIRS(X)
 #undef X
 
-/* The better value wins, and of equal values the one with the lower index. */
+/* MAXLOC (most is 1) and MINLOC. The better value wins, and of equal values the one with the lower index. A NaN
+ * compares false with every value, so it neither replaces another value nor is replaced. */
 #define X(NAME, name, type)                                                                 \
     static void locate_##name(int most, size_t n, struct name *to, const struct name *from) \
     {                                                                                       \
@@ -46,6 +47,7 @@ static const size_t sizes[RMA_N_TYPES - RMA_LONG_DOUBLE] = {sizeof(long double),
 #undef X
 };
 
+/* Bytes of an element; 0 for a number that is no type. Numbers below COLL_N_TYPES are the collectives'. */
 size_t rma_type_size(int type)
 {
     if ((unsigned)type < COLL_N_TYPES)
@@ -88,7 +90,7 @@ static void combine_complex(int combine, size_t n, long double _Complex *to, con
         to[i] = combine == COLL_SUM ? to[i] + from[i] : to[i] * from[i];
 }
 
-/* Both operands are aligned here. */
+/* Both operands are aligned to 16 here, which suffices for every type. `to` is the left operand and gets the result. */
 static void combine_aligned(int type, int combine, size_t n, void *to, const void *from)
 {
     switch (type) {
@@ -110,7 +112,7 @@ static void combine_aligned(int type, int combine, size_t n, void *to, const voi
 }
 
 /* A window may begin anywhere, and a packet's data is aligned to 8 only. Elements that are not aligned go through a
- * buffer, a few at a time. */
+ * buffer, a few at a time: at least 32, because no element is longer than 32 bytes. */
 void rma_combine(int type, int combine, size_t count, void *target, const void *data)
 {
     size_t size = rma_type_size(type);

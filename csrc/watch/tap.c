@@ -181,7 +181,7 @@ static int tap_send_short(struct link *link, struct link_peer *peer, const uint6
     return 1;
 }
 
-/* Makes one record for all NICs addressed; a result of 0 means that nothing was sent. */
+/* Makes one record for all NICs addressed. 0 and LINK_ONLY_US mean that nothing was sent. */
 static int tap_request_all(struct link *link, const uint8_t address[6], struct link_frame *frame)
 {
     struct via_tap *tap = tap_of(link);
@@ -359,7 +359,8 @@ static void put_in(struct via_nic *nic, struct via_tap *tap)
     nic->whole_message = via_whole_message(nic);
 }
 
-/* Removes the tap. Called by the owner. The consumer of the ring works under the mutex, which the caller holds. */
+/* Removes the tap. Called by the owner. The consumer of the ring works under the mutex, which the caller holds. The
+ * records in the ring stay there, for tap_file_detach. */
 static void take_out(struct via_nic *nic, struct via_tap *tap)
 {
     *place_of(nic) = tap->real;
@@ -395,6 +396,7 @@ static void free_tap(struct via_tap *tap)
     free(tap);
 }
 
+/* The file is opened before the NIC is entered, because opening may block. Frames are recorded from put_in() on. */
 VIP_RETURN tap_open(struct via_nic *nic, const char *file, const viakit_tap_options *options, int append)
 {
     if (nic->tap)
@@ -415,7 +417,8 @@ VIP_RETURN tap_open(struct via_nic *nic, const char *file, const viakit_tap_opti
 }
 
 /* The caller holds the mutex. The tap is removed first, as owner; then the ring has no producer any more, and the rest
- * of it is written to the file. */
+ * of it is written to the file. The path is copied for the error's text: tap_file_path() is not valid after the
+ * detachment. */
 static VIP_RETURN close_tap(struct via_nic *nic)
 {
     struct via_tap *tap = nic->tap;
@@ -507,7 +510,8 @@ VIP_RETURN viakit_tap_read(VIP_NIC_HANDLE handle, void *buffer, size_t len, size
     return code;
 }
 
-/* Returns the numbers of records made, and of those lost because the ring or the file was full. */
+/* Returns the numbers of records made, and of those lost because the ring or the file was full. They are read as the
+ * NIC's owner, so no record is made in between. */
 VIP_RETURN viakit_query_tap(VIP_NIC_HANDLE handle, viakit_tap_info *info)
 {
     VIP_RETURN code;
