@@ -98,6 +98,7 @@ static void put_time(struct block *k, uint64_t time)
     put32(k, (uint32_t)time);
 }
 
+/* The section's length is -1, which means "unknown": blocks will follow, and pipes cannot be rewound. */
 size_t pcapng_section(struct pcapng_buffer *b, const char *application, const char *comment)
 {
     const uint64_t unknown_length = UINT64_MAX;
@@ -112,6 +113,8 @@ size_t pcapng_section(struct pcapng_buffer *b, const char *application, const ch
     return end(&k);
 }
 
+/* if_tsresol makes the times of this interface's packets nanoseconds; a reader would otherwise take them for
+ * microseconds. mac NULL: no such option. */
 size_t pcapng_interface(struct pcapng_buffer *b, uint16_t link_type, uint32_t snap_len, const char *name,
                         const char *description, const char *comment, const uint8_t mac[6])
 {
@@ -129,6 +132,8 @@ size_t pcapng_interface(struct pcapng_buffer *b, uint16_t link_type, uint32_t sn
     return end(&k);
 }
 
+/* The lengths of the pieces add up to p->captured, for which the room is checked. A packet without options has no
+ * end-of-options mark either. */
 size_t pcapng_packet(struct pcapng_buffer *b, const struct pcapng_packet *p)
 {
     struct block k = begin(b, PACKET);

@@ -151,6 +151,8 @@ static int exchange_tagged(bip_launch *launch, const void *own, size_t len, uint
     return 0;
 }
 
+/* Only a meeting over TCP has tags (bip_launch_find). Its first exchange is preceded by that of the nonces, within the
+ * same deadline. */
 int bip_launch_exchange(bip_launch *launch, const void *own, size_t len, void *all, int timeout_ms, char *error)
 {
     uint64_t deadline = vk_now() + (uint64_t)timeout_ms * VK_MS;

@@ -50,6 +50,9 @@ static int is_safe(int fd, size_t len)
            st.st_nlink == 0 && st.st_size >= 0 && (uint64_t)st.st_size >= len;
 }
 
+/* The kernel lets a process follow these links only for processes that it may inspect (ptrace access modes, proc(5)).
+ * open() makes a descriptor of this process's own, so the master may close its one afterwards. The mapping stays
+ * valid when both are closed. */
 int coll_offer_map(int pid, int fd, size_t len, const uint64_t magic[2], void **memory)
 {
     char path[64];

@@ -30,7 +30,8 @@
 
 extern char **environ;
 
-/* Writes the path of the helper. Returns 0 if no helper was found. */
+/* Writes the path of the helper. Returns 0 if no helper was found. One that VIAKIT_RAW names is not checked: start()
+ * fails if it is missing. */
 static int find_helper(char path[PATH_MAX])
 {
     static const char *const installed[] = {"/usr/local/libexec/viakit-raw", "/usr/libexec/viakit-raw"};

@@ -32,6 +32,7 @@ static int find(void *handle, const char *name, void *function)
     return 1;
 }
 
+/* Returns 1; or 0, explained, if the library or one of its functions is missing. Then it is unloaded again. */
 static int load(void)
 {
     void *handle = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_LOCAL);

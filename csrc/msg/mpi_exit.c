@@ -93,6 +93,8 @@ static void until_read(int fd)
     }
 }
 
+/* The handler of on_exit. Only the process that registered it acts: the child of a fork has a copy, and is no rank. A
+ * program that has called MPI_Finalize itself needs nothing more. The status of MPI_Abort has 8 bits and is not 0. */
 static void at_exit(int status, void *context)
 {
     int is_over = 0;

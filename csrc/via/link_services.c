@@ -8,6 +8,7 @@
 #include "via/nic.h"
 #include "via/observer.h"
 
+/* These two have no subject of their own: they pass the call to the observer, if the NIC has one. */
 static void remark(struct link_client *client, const char *text)
 {
     struct via_nic *nic = via_nic_of(client);

@@ -188,7 +188,7 @@ void fault_forget_kept(struct fault *fault, const struct link_peer *peer)
             free(p);
         }
     }
-    /* The line is rebuilt in place from the frames that stay. The peer's struct is about to be freed. */
+    /* The line is rebuilt in place from the frames that stay. */
     fault->line_end = &fault->line;
     for (struct link_flat *p = fault->line, *next; p; p = next) {
         next = p->next;

@@ -60,7 +60,8 @@ void conn_discovery_arrived(struct via_nic *nic, struct conn_frame *f)
     conn_reply_in_passing(nic, f, WIRE_NOMATCH, 0, &(struct wire_connect){.request = f->c.request}, NULL);
 }
 
-/* Return 1 if the reply belongs to a query of this NIC: number and key must match. */
+/* Return 1 if the reply belongs to a query of this NIC: number and key must match. The key is in the reply's header,
+ * where conn_reply_in_passing() puts the requester's. The station is added to the query's list. */
 int conn_discovery_answered(struct via_nic *nic, const struct conn_frame *f)
 {
     for (struct via_discovery *d = nic->discoveries; d; d = d->next)
@@ -93,7 +94,9 @@ void conn_discovery_timers(struct via_nic *nic)
 
 /* ---------------------------------------------------------------- the call */
 
-/* Add the hosts given by six bytes. Any other form is a name, which would require a name service. */
+/* Add the hosts given by six bytes. Any other form is a name, which would require a name service. Runs outside of the
+ * NIC: the query is not on the NIC's list yet, so no other thread uses it. Returns 0, so that config_each() visits
+ * every entry. */
 static int named_host(void *context, const char *name, const char *value, const char *where)
 {
     uint8_t address[6];
@@ -119,7 +122,9 @@ static void remove_discovery(struct via_nic *nic, void *discovery)
     VK_LIST_REMOVE(nic->discoveries, d, next);
 }
 
-/* Send the broadcast and collect replies until the time is over. */
+/* Send the broadcast and collect replies until the time is over. The caller is the NIC's owner; the NIC is left while
+ * the thread waits. The result of the wait does not matter: the list has what has arrived, also if the wait was
+ * interrupted. */
 static void query_wire(struct via_nic *nic, struct via_discovery *d)
 {
     d->number = conn_random();
@@ -154,7 +159,8 @@ static uint8_t *lay_out(const struct via_discovery *d)
 }
 
 /* VIPL's AUTODISCOVERY: this station, the hosts that the user has named, and the stations that reply. The list stays
- * valid until the next call of this kind or until the NIC is closed. NumberOfHops is 0 for links without a wire. */
+ * valid until the next call of this kind or until the NIC is closed. NumberOfHops is 0 for links without a wire. On a
+ * wire the call blocks for QUERY_MS. *info is set only on success. */
 VIP_RETURN VipQuerySystemManagementInfo(VIP_NIC_HANDLE handle, VIP_ULONG type, VIP_PVOID info)
 {
     VK_HOLD_CANCEL;

@@ -46,6 +46,7 @@ VIP_RETURN viakit_virtual_begin(int n_ranks, int rank, VIP_ULONG timeout_ms)
     }
 }
 
+/* Has no effect if no NIC of this process is on a simulated machine. */
 void viakit_virtual_end(void)
 {
     const struct vk_virtual *v = vk_load_relaxed(&vk_virtual);
@@ -93,7 +94,7 @@ static int drive_all(void)
 }
 
 /* The processor's part of each arrival is added to the end. Idle moves the clock to it or to an arrival; it returns 0
- * when only real time has passed. */
+ * when only real time has passed. Idle takes nanoseconds, so a remainder below one is charged as one. */
 VIP_RETURN viakit_virtual_compute(double seconds)
 {
     if (!(seconds >= 0) || seconds > LONGEST_S)
