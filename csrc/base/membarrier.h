@@ -1,6 +1,6 @@
 /*
  * membarrier(2): a full memory barrier that the kernel runs on all threads. The rare side of an exchange requests it,
- * so that the frequent side needs none. via/objects/own.h uses it among the threads of a process, link/shm.c among
+ * so that the frequent side needs none. via/own.h uses it among the threads of a process, link/shm.c among
  * processes.
  */
 #ifndef VIAKIT_MEMBARRIER_H

@@ -11,7 +11,7 @@
  * Decorators may stand in between. They have the same table: link/fault (injects faults from a seed) and watch/tap.c
  * (records frames). The provider does not distinguish a link from a decorator.
  *
- * Threads: the NIC's present owner (via/objects/own.h) calls every operation, one at a time, except where the
+ * Threads: the NIC's present owner (via/own.h) calls every operation, one at a time, except where the
  * operation's contract differs. A link therefore needs no lock for its own state. Only state shared by several NICs
  * needs more: loop's queues, shm's memory, udp's table of names. An operation never blocks: if it cannot proceed, it
  * returns -EAGAIN. Errors are negative errno values. The function that first detects an error explains it (vk_explain).

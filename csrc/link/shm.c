@@ -53,7 +53,7 @@ __attribute__((constructor)) static void detect_processor(void)
 
 /* Wakes the peer if it sleeps. If several senders do so, one clears the flag and makes the system calls. A counter that
  * is full has rung already. The peer passed its doorbell without blocking mode, but shares the file's flags and can
- * change them at any time (is_doorbell in shm_control.c). So the write is made only if the counter has space. */
+ * change them at any time (shm_is_doorbell in shm_greeting.c). So the write is made only if the counter has space. */
 void shm_doorbell(struct link_peer *peer)
 {
     uint64_t one = 1;

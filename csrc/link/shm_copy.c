@@ -3,7 +3,7 @@
  *
  *    the peer's memory lies in        way                        needs
  *    its arena, which is mapped here  load and store             the mapping (mapped)
- *    any other memory of it           process_vm_readv, writev   ptrace's permission (probe_cma in shm_greeting.c)
+ *    any other memory of it           process_vm_readv, writev   ptrace's permission (shm_probe_cma in shm_greeting.c)
  *
  *    fetch   a message that was sent by reference: the receiver copies it out of the sender's memory
  *    place   an RDMA write by the writer, which the peer's table grants

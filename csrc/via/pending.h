@@ -50,7 +50,7 @@ struct via_conn {
     uint64_t forget_at; /* when an answered request is removed; until then its answer is repeated */
 };
 
-struct via_acceptance; /* conn_server.c */
+struct via_acceptance; /* connect/conn_server.h */
 
 /* A thread in VipConnectWait. On its stack. */
 struct via_waiter {
