@@ -1,13 +1,16 @@
 """A cable that is pulled between two machines is noticed on both; a machine that is merely busy is not given up."""
 
 import contextlib
+import errno
 import os
 import re
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
+import uuid
 from pathlib import Path
 
 import needs
@@ -18,9 +21,11 @@ from waiting import until
 
 from viakit import remote
 from viakit.remote.acks import Connection, _written
+from viakit.remote.folders import HostFolders
 from viakit.remote.link import Link
 from viakit.remote.mux import Kind, Lost, Mux, limits
 
+VIAKIT = Path(sys.executable).with_name("viakit")
 LIMIT_S = 100.0
 pytestmark = pytest.mark.timeout(300)
 
@@ -56,8 +61,14 @@ with Remote("ssh:there") as remote:
     process.wait()
     print(remote.hosts[0].trouble, flush=True)
 """
-# In place of ssh: processes that outlive the end of their input. The second one is an agent that falls silent.
+# In place of ssh: processes that outlive the end of their input. SILENT is an agent that falls silent.
 MUTE = "import signal; signal.pause()"
+# The same with a child, as ssh has one with a ProxyCommand.
+MUTE_WITH_PROXY = """
+sleep 1000 <&1 &
+touch "$1"
+wait
+"""
 SILENT = """
 import signal, time
 from viakit.remote.mux import Kind, Mux
@@ -249,3 +260,75 @@ def test_limits_that_are_no_seconds_are_refused(text):
     with pytest.raises(ValueError, match="VIAKIT_CUT_S is"):
         limits({"VIAKIT_CUT_S": text})
     assert limits({"VIAKIT_SILENCE_S": "20"}) == (2.0, 20.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "number"),
+    [
+        (["run", "-n", "2", "prog.py"], signal.SIGINT),
+        (["run", "-n", "2", "prog.py"], signal.SIGTERM),
+        (["sweep", "tcp"], signal.SIGINT),
+        (["doctor"], signal.SIGHUP),
+    ],
+)
+def test_a_command_that_is_interrupted_while_a_host_does_not_reply_ends_with_its_ssh(tmp_path, words, number):
+    (tmp_path / "mute.sh").write_text(MUTE_WITH_PROXY)
+    (tmp_path / "prog.py").touch()
+    mark = f"VIAKIT_TEST_MARK={uuid.uuid4().hex}"
+    environment = {**os.environ, "VIAKIT_SSH": f"sh {tmp_path}/mute.sh {tmp_path}/begun"}
+    environment.update([mark.split("=")])
+    command = [VIAKIT, words[0], "--hosts", "ssh:.,mute", *words[1:]]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    until((tmp_path / "begun").exists, "the client takes the place of ssh")
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 130
+    assert "no answer" not in errors
+    until(lambda: not marked(mark.encode()), "ssh and its ProxyCommand have ended")
+
+
+def test_text_of_a_login_shell_is_shown_with_the_remedy(tmp_path, monkeypatch):
+    (tmp_path / "chatty.sh").write_text("echo 'Welcome to host beta'\ncat\n")
+    monkeypatch.setenv("VIAKIT_SSH", f"sh {tmp_path}/chatty.sh")
+    says = "host beta: its login shell wrote 'Welcome to host beta' .*Remedy: `ssh beta true` must print nothing"
+    with pytest.raises(remote.RemoteError, match=says):
+        remote.Remote("ssh:beta").open()
+
+
+def test_a_program_that_ends_without_an_agent_is_named(monkeypatch):
+    monkeypatch.setenv("VIAKIT_SSH", "sh -c :")
+    says = "host beta: /bin/true ended there with exit status 0: .*Check it: ssh beta /bin/true -c 'import viakit'"
+    with pytest.raises(remote.RemoteError, match=says):
+        remote.Remote("ssh:beta", python="/bin/true").open()
+
+
+@pytest.mark.parametrize(
+    ("client", "kind", "says"),
+    [
+        ("ssh -F 'file", ValueError, 'VIAKIT_SSH is "ssh -F \'file": No closing quotation; expected a command'),
+        ("/nowhere/ssh", remote.RemoteError, "host beta: /nowhere/ssh cannot be started: .*Remedy: install OpenSSH"),
+    ],
+)
+def test_a_client_that_cannot_be_started_is_named_with_the_remedy(monkeypatch, client, kind, says):
+    monkeypatch.setenv("VIAKIT_SSH", client)
+    n_open = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(kind, match=says):
+        remote.Remote("ssh:beta").open()
+    assert len(os.listdir("/proc/self/fd")) == n_open
+
+
+def test_an_empty_variable_stands_for_the_client_of_openssh(monkeypatch):
+    monkeypatch.setenv("VIAKIT_SSH", "")
+    assert remote._command("beta", None)[0] == "ssh"
+
+
+def test_an_agent_needs_no_temporary_folder(monkeypatch):
+    """No file can be made on a full disk."""
+
+    def full():
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "gettempdir", full)
+    HostFolders().remove_left()

@@ -52,7 +52,7 @@ class FarMpiLaunch(Launch):
     def _start(self) -> None:
         """Connect to the machines, find the library on each, and start mpiexec on the first."""
         options = self._options
-        remote: Remote = open_hosts(options)  # type: ignore[assignment]
+        remote: Remote = open_hosts(options, self._is_interrupted)  # type: ignore[assignment]
         self._testbed = remote
         self._names = ", ".join(f"{host.name} is {host.address}" for host in remote.hosts)
         where = [options.host_of(rank) for rank in range(options.ranks)]

@@ -194,7 +194,7 @@ class Launch:
         """Open the testbed or start the guard, then start all ranks."""
         hosts: list[Host] = []
         if self._options.n_hosts:
-            self._testbed = open_hosts(self._options)
+            self._testbed = open_hosts(self._options, self._is_interrupted)
             hosts = [*self._testbed.hosts]
             self._prepare(hosts)
         else:
@@ -208,6 +208,9 @@ class Launch:
             counts[where] += 1
         if self._template is not None:
             self._template.close()
+
+    def _is_interrupted(self) -> bool:
+        return self._interrupted is not None
 
     def _prepare(self, hosts: list[Host]) -> None:
         """Prepare the hosts before any rank is started; for subclasses."""
@@ -522,12 +525,12 @@ def launch_of(
     return MpiLaunch(command, options, out, err)
 
 
-def open_hosts(options: Options) -> Testbed | Remote:
-    """Open a testbed, or connect to real machines."""
+def open_hosts(options: Options, is_cancelled: Callable[[], bool] = lambda: False) -> Testbed | Remote:
+    """Open a testbed, or connect to real machines. *is_cancelled* is as for :meth:`viakit.remote.Remote.open`."""
     if options.remote is not None:
         from viakit.remote import Remote  # on use, as the next one: most jobs stay on this machine
 
-        return Remote(options.remote, network=options.network, python=options.python).open()
+        return Remote(options.remote, network=options.network, python=options.python).open(is_cancelled)
     from viakit.testbed import Testbed  # start-up time
 
     return Testbed(options.n_hosts, options.mtu, options.rate).open()

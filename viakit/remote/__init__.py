@@ -190,12 +190,30 @@ class Remote:
     def __repr__(self) -> str:
         return f"<Remote {self.spec} {'open' if self.hosts else 'closed'}>"
 
-    def open(self) -> Remote:
-        """Connect to all hosts at once, and choose the network."""
+    def open(self, is_cancelled: Callable[[], bool] = lambda: False) -> Remote:
+        """Connect to all hosts at once, and choose the network.
+
+        Parameters
+        ----------
+        is_cancelled : callable, optional
+            Called every 50 ms while the hosts do not reply. If it returns True, no connection is left, and
+            KeyboardInterrupt is raised.
+        """
         links = [Link(name, _command(name, self._python), self._python or "python3") for name in self.spec.names]
         with concurrent.futures.ThreadPoolExecutor(min(32, len(links))) as pool:
-            errors = list(pool.map(lambda link: link.open(self._timeout_s), links))
-        failed = [error for error in errors if error is not None]
+            try:
+                opening = [pool.submit(link.open, self._timeout_s) for link in links]
+                while concurrent.futures.wait(opening, _SLICE_S).not_done:
+                    if is_cancelled():
+                        raise KeyboardInterrupt
+            except BaseException:
+                for link in links:
+                    link.abandon()
+                pool.shutdown(cancel_futures=True)
+                for link in links:
+                    link.close()
+                raise
+        failed = [error for one in opening if (error := one.result()) is not None]
         if failed:
             for link in links:
                 link.close()
@@ -347,6 +365,7 @@ def _listed(host: RemoteHost) -> str:
     return ", ".join(f"{one['name']} {one['address'] or 'without address'}" for one in host.facts["interfaces"])
 
 
+_SLICE_S = 0.05  # between two questions whether the connections are still wanted
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(viakit.__file__)))
 _SERVER_S = 30.0  # limit of an ssh server's silence; a slow one may look up names and accounts that long
 _N_ALIVE = 3
@@ -377,7 +396,11 @@ def _command(name: str, python: str | None) -> list[str]:
     chosen = f"p={shlex.quote(python)}" if python else f'p={shlex.quote(sys.executable)}; [ -x "$p" ] || p=python3'
     check = f'f=$(command -v "$p") && [ -f "$f" ] && [ -x "$f" ] || {{ echo "{NO_PYTHON} $p" >&2; exit 127; }}'
     script = f'{chosen}; {check}; exec "$p" -c {shlex.quote(_START)} {shlex.join(words)}'
-    ssh = shlex.split(os.environ.get("VIAKIT_SSH", "ssh"))
+    client = os.environ.get("VIAKIT_SSH", "").strip() or "ssh"
+    try:
+        ssh = shlex.split(client)
+    except ValueError as error:
+        raise ValueError(f"VIAKIT_SSH is {client!r}: {error}; expected a command such as 'ssh -F FILE'") from None
     options = ["-T", "-x", "-a", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10"]
     # ConnectTimeout ends with the exchange of keys. Then ssh gives up a server that is silent for _N_ALIVE intervals,
     # while it logs in and afterwards. An agent that is slow to start is no such silence: the server replies for it.

@@ -66,7 +66,10 @@ class HostFolders:
 
     def _candidates(self) -> Iterator[str]:
         """Yield the folders of this host whose names are those of agents' folders."""
-        for place in {tempfile.gettempdir(), "/tmp"}:
+        places = {"/tmp"}
+        with contextlib.suppress(FileNotFoundError):  # nothing can be written anywhere, as on a full disk
+            places.add(tempfile.gettempdir())
+        for place in places:
             yield from map(str, Path(place).glob(f"{self._prefix}*"))
 
     def remove(self) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import viakit
 from viakit.remote.acks import Connection
-from viakit.remote.mux import Kind, Lost, Mux, Silent, limits
+from viakit.remote.mux import Foreign, Kind, Lost, Mux, Silent, limits
 from viakit.testbed.call import HostProcess, TestbedError, _open_streams, _wait_readable
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ NO_PYTHON = "viakit-no-python"  # printed on the host before the path that is no
 _SSH_FAILED = 255  # exit status of ssh for a failure of its own; others are those of the host's program
 _START_S = 20.0
 _CLOSE_S = 2.0
+_NO_CLIENT = "install OpenSSH's client: sudo apt-get install openssh-client; VIAKIT_SSH names another command"
 _HINTS = (
     ("Permission denied", "set up a key: ssh-copy-id {name}. viakit never asks for a password"),
     ("Host key verification failed", "connect once by hand and check the key: ssh {name}"),
@@ -72,7 +73,9 @@ class Link:
         self._ready = threading.Event()
         self._news = threading.Condition()
         self._closing = False
+        self._abandoned = False
         self._why: str | None = None  # why the connection has ended
+        self._foreign: str | None = None  # text that came in place of frames
         self._n = 0
 
     # ---- opening and closing
@@ -84,15 +87,24 @@ class Link:
         self._wake_r, self._wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._near = near
         try:
-            self._process = subprocess.Popen(
+            process = subprocess.Popen(
                 self._command, stdin=far.fileno(), stdout=far.fileno(), stderr=self._errors, start_new_session=True
             )
         except OSError as error:
             self._why = f"{self._command[0]}: {error.strerror}"
-            return RemoteError(f"host {self.name}: {self._command[0]} cannot be started: {error.strerror}")
+            near.close()
+            os.close(self._wake_r)
+            os.close(self._wake_w)
+            self._errors.close()
+            return RemoteError(
+                f"host {self.name}: {self._command[0]} cannot be started: {error.strerror}. Remedy: {_NO_CLIENT}"
+            )
         finally:
             far.close()
-        process = self._process
+        with self._lock:
+            self._process = process
+            if self._abandoned:
+                self._kill()
         cut_s, silence_s = limits()
         is_cut = lambda: Connection.of_process(process.pid).unacknowledged()  # noqa: E731
         self._mux = Mux(near.fileno(), near.fileno(), self._handle, silence_s, is_cut, cut_s)
@@ -100,7 +112,7 @@ class Link:
         self._thread.start()
         if not self._ready.wait(timeout_s) and self._why is None:
             self._why = f"no answer within {timeout_s:g} s"
-            process.kill()  # it does not end by itself, and the limit has passed
+            self._kill()  # it does not end by itself, and the limit has passed
         if self.hello:
             return None
         problem = RemoteError(self._explain())
@@ -130,9 +142,15 @@ class Link:
                 f"host {self.name}: {' '.join(program)} is no program there. Find an interpreter with viakit: ssh "
                 f"{self.name} 'ls /usr/bin/python3*', ssh {self.name} PATH -c 'import viakit'; name it: --python PATH"
             )
+        if self._foreign is not None:
+            return (
+                f"host {self.name}: its login shell wrote {self._foreign!r} to standard output, so the agent cannot "
+                f"use the connection. Remedy: `ssh {self.name} true` must print nothing; let ~/.bashrc and the like "
+                "write in interactive shells only"
+            )
         reason = said.rstrip(".") or self._why or "ssh ended"
         status = self._process.returncode if self._process is not None else None
-        if status is not None and 0 < status < _SSH_FAILED:  # the host is reached, and its program has failed
+        if status is not None and 0 <= status < _SSH_FAILED:  # the host is reached, and its program is no agent
             return (
                 f"host {self.name}: {self._python} ended there with exit status {status}: {reason.splitlines()[-1]}. "
                 f"Check it: ssh {self.name} {self._python} -c 'import viakit'; name another one: --python PATH"
@@ -140,6 +158,19 @@ class Link:
         hint = next((hint for mark, hint in _HINTS if mark in said), None)
         remedy = f". Remedy: {hint.format(name=self.name)}" if hint else ""
         return f"host {self.name} cannot be reached: {reason}{remedy}"
+
+    def abandon(self) -> None:
+        """End an attempt to open the connection, which another thread makes. open() then returns an error at once."""
+        with self._lock:
+            self._abandoned = True
+            self._kill()
+
+    def _kill(self) -> None:
+        """Kill ssh, and with its process group the ProxyCommand, which would outlive it."""
+        process = self._process
+        if process is not None and process.poll() is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
 
     def _said(self) -> str:
         """Return the end of what ssh and the agent wrote to standard error."""
@@ -158,7 +189,7 @@ class Link:
         try:
             self._process.wait(_CLOSE_S)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            self._kill()
             self._process.wait(_CLOSE_S)
         os.close(self._wake_r)
         os.close(self._wake_w)
@@ -278,8 +309,10 @@ class Link:
             self._mux.drain(time.monotonic() + 0.5)
         except Lost as error:
             why = f"lost the connection to the host: {error}"
-            if isinstance(error, Silent) and self._process is not None:
-                self._process.kill()  # ssh would not end either, and close() would wait for it
+            if isinstance(error, Silent):
+                self._kill()  # ssh would not end either, and close() would wait for it
+            if isinstance(error, Foreign):
+                self._foreign = error.text
         except Exception as error:
             why = f"{type(error).__name__}: {error}"
         self._why = self._why or why

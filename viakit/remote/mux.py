@@ -25,7 +25,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 
-__all__ = ["Kind", "Lost", "Mux", "Silent", "limits"]
+__all__ = ["Foreign", "Kind", "Lost", "Mux", "Silent", "limits"]
 
 WINDOW = 1 << 18  # bytes of one stream that are not delivered yet
 BEAT_S = 0.5  # interval of the signs of life
@@ -81,6 +81,14 @@ class Lost(ConnectionError):
 
 class Silent(Lost):
     """The connection has been silent for too long. Its process has not ended."""
+
+
+class Foreign(Lost):
+    """Bytes that are no frames have come. *text*: the first of them."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(f"the peer is no agent of viakit: it sent {data!r}")
+        self.text = data.decode(errors="replace").strip()
 
 
 def _unblock(fd: int) -> None:
@@ -330,7 +338,7 @@ class Mux:
         while len(self._received) - begin >= _HEADER.size:
             kind, ident, number, length = _HEADER.unpack_from(self._received, begin)
             if length > _MAX_FRAME or kind not in Kind.__members__.values():
-                raise Lost(f"the peer is no agent of viakit: it sent {bytes(self._received[begin : begin + 60])!r}")
+                raise Foreign(bytes(self._received[begin : begin + 60]))
             if len(self._received) - begin < _HEADER.size + length:
                 break
             begin += _HEADER.size
