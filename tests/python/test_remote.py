@@ -100,6 +100,11 @@ def test_a_network_of_ranks_on_this_host_is_refused(words):
         assert "network and python are for machines that ssh reaches" in done.stderr
 
 
+def test_a_file_of_hosts_of_an_editor_of_windows(tmp_path):
+    (tmp_path / "hosts").write_bytes(b"\xef\xbb\xbfalpha\r\nbeta 4\r\n")
+    assert parse(f"ssh:@{tmp_path}/hosts").names == ("alpha", "beta")
+
+
 def test_a_file_of_hosts_that_cannot_be_used_is_named_with_what_it_must_contain(tmp_path):
     (tmp_path / "empty").write_text("# no host\n")
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")

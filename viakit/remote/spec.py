@@ -59,7 +59,7 @@ def _words_of(name: str) -> list[str]:
     if not name:
         raise ValueError(f"ssh:@ names no file; expected ssh:@FILE. {_CONTENT}")
     try:
-        text = Path(name).expanduser().read_text(encoding="utf-8")
+        text = Path(name).expanduser().read_text(encoding="utf-8-sig")  # editors of Windows write a mark first
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
         raise ValueError(f"ssh:@{name}: the file of hosts cannot be read: {why}. {_CONTENT}") from None
