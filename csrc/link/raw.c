@@ -52,7 +52,8 @@ static int find_helper(char path[PATH_MAX])
            access(path, X_OK) == 0;
 }
 
-/* Starts the helper with two descriptors. Returns its process id, or -errno. */
+/* Starts the helper with two descriptors, at the numbers RAW_CLAIM_FD and RAW_REPLY_FD. Returns its process id, or
+ * -errno. The copies are close-on-exec and the results of dup2 are not, so the helper has only these two of them. */
 static pid_t start(const char *path, const char *interface, uint32_t least, uint32_t most, int claim_fd, int reply_fd)
 {
     char from[16], to[16];

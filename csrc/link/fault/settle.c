@@ -44,6 +44,8 @@ VIP_RETURN fault_settle(const viakit_faults *from, viakit_faults *to)
     return VIP_SUCCESS;
 }
 
+/* Checks `size` before fault_copy_out() writes to the struct. 0 counts as the length of this version's struct; anything
+ * shorter than `size` itself is an error. */
 VIP_RETURN fault_check_size(const char *function, const viakit_faults *to)
 {
     if (to->size && to->size < sizeof to->size)
