@@ -104,3 +104,47 @@ def test_a_layout_that_is_no_integer_is_refused(make):
     """mpi4py refuses them, too."""
     with pytest.raises(TypeError, match="integer"):
         make(MPI.INT)
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "words"),
+    [
+        (lambda c: c.Split("1"), TypeError, "integers"),
+        (lambda c: c.Split(0, "1"), TypeError, "integers"),
+        (lambda c: c.Create_cart(["1"]), TypeError, "integer"),
+        (lambda c: c.Create_cart([1.0]), TypeError, "integer"),
+        (lambda c: c.Create(MPI.GROUP_NULL), MPI.Exception, "ERR_GROUP"),
+        (lambda c: c.Create_group(MPI.GROUP_NULL), MPI.Exception, "ERR_GROUP"),
+        (lambda c: c.Create_intercomm(0, c, 0), MPI.Exception, "ERR_COMM"),
+        (lambda c: MPI.Group.Union(c.group, MPI.GROUP_NULL), MPI.Exception, "ERR_GROUP"),
+        (lambda c: MPI.Group.Intersection(MPI.GROUP_NULL, c.group), MPI.Exception, "ERR_GROUP"),
+        (lambda c: MPI.Group.Difference(c.group, MPI.GROUP_NULL), MPI.Exception, "ERR_GROUP"),
+        (lambda c: c.group.Translate_ranks([0], MPI.GROUP_NULL), MPI.Exception, "ERR_GROUP"),
+        (lambda c: MPI.GROUP_NULL.Incl([]), MPI.Exception, "ERR_GROUP"),
+        (lambda c: MPI.GROUP_NULL.Excl([]), MPI.Exception, "ERR_GROUP"),
+        (lambda c: c.group.Range_incl([(0, 0, 0)]), MPI.Exception, "ERR_ARG"),
+        (lambda c: MPI.Compute_dims(0, 2), MPI.Exception, "ERR_DIMS"),
+        (lambda c: MPI.Compute_dims(-6, [0, 0]), MPI.Exception, "ERR_DIMS"),
+        (lambda c: MPI.INT.Create_subarray([4], [2], [0], order=77), MPI.Exception, "ERR_ARG"),
+        (lambda c: MPI.INT.Create_darray(1, 0, [4], [MPI.DISTRIBUTE_BLOCK], [4], [1], 77), MPI.Exception, "ERR_ARG"),
+        (lambda c: MPI.INT.Pack(np.zeros(1, "i4"), bytearray(8), -4, c), MPI.Exception, "ERR_ARG"),
+        (lambda c: MPI.INT.Pack_external("external32", np.zeros(1, "i4"), bytearray(8), -4), MPI.Exception, "ERR_ARG"),
+        (lambda c: MPI.Op.Create(5), TypeError, "function"),
+        (lambda c: MPI.Info.Create().Set("key", 5), TypeError, "strings"),
+    ],
+)
+def test_an_argument_that_an_mpi_refuses_is_refused(alone, call, kind, words):
+    with pytest.raises(kind, match=words):
+        call(alone)
+
+
+@pytest.mark.parametrize(("position", "words"), [(0, "ERR_TRUNCATE"), (3, "ERR_TRUNCATE"), (-8, "ERR_ARG")])
+def test_packed_bytes_that_do_not_suffice_are_refused(alone, position, words):
+    """Elements without packed bytes would keep their old values, or a negative position would count from the end."""
+    into = np.full(4, 7, dtype="i4")
+    packed = bytearray(into.nbytes - 1 if position == 0 else into.nbytes)
+    with pytest.raises(MPI.Exception, match=words):
+        MPI.INT.Unpack(packed, position, into, alone)
+    with pytest.raises(MPI.Exception, match=words):
+        MPI.INT.Unpack_external("external32", packed, position, into)
+    assert (into == 7).all()

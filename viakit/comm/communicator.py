@@ -6,6 +6,7 @@ import contextlib
 import math
 import os
 from collections.abc import Sequence
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 from viakit.base.words import counted
@@ -344,6 +345,9 @@ class Comm(CommHandle, Copies, Flushes, Partitioned, Mitigation, Collectives, Ha
         """
         self._alive()
         with self._refusing():
+            for given in (color, key):
+                if isinstance(given, (str, bytes, bytearray)):  # int() would accept the digits of a text
+                    raise TypeError(f"color and key must be integers, got {type(given).__name__}")
             color, key = int(color), int(key)
             if color < 0 and color != UNDEFINED:
                 raise error("ERR_ARG", f"color must be 0 or more, or UNDEFINED, got {color}")
@@ -398,7 +402,7 @@ class Comm(CommHandle, Copies, Flushes, Partitioned, Mitigation, Collectives, Ha
         """
         self._alive()
         with self._refusing():
-            ranks = list(group._ranks)
+            ranks = list(group._valid()._ranks)
             if not set(ranks) <= set(self.world_ranks()):
                 raise error(
                     "ERR_GROUP",
@@ -425,7 +429,9 @@ class Comm(CommHandle, Copies, Flushes, Partitioned, Mitigation, Collectives, Ha
             COMM_NULL if the calling rank is outside the group.
         """
         self.refuse_revoked("create_group")
-        ranks = [self.group._ranks.index(rank) for rank in group._ranks]
+        with self._refusing():
+            members = group._valid()._ranks
+        ranks = [self.group._ranks.index(rank) for rank in members]
         if self.rank not in ranks:
             return COMM_NULL
         few = SubsetStep(self, ranks, tag)
@@ -509,7 +515,7 @@ class Intracomm(Topologies, Between, Comm):
         self._alive()
         with self._refusing():
             # A grid of no dimension has one rank.
-            shape = [int(d) for d in ([dims] if isinstance(dims, int) else dims)]
+            shape = [index(d) for d in ([dims] if isinstance(dims, int) else dims)]
             if periods is None:
                 periods = [False] * len(shape)
             elif isinstance(periods, (bool, int)):

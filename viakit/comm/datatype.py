@@ -21,6 +21,7 @@ from viakit.comm.buffers import host
 from viakit.comm.contents import Made
 from viakit.comm.errors import error
 from viakit.comm.handle import Numbered
+from viakit.comm.layout import check_packed
 
 ORDER_C, ORDER_F = 0, 1
 UNDEFINED = -32766
@@ -390,11 +391,13 @@ class Datatype(Numbered, Made, HasAttributes, _core.MsgType):
         Raises
         ------
         Exception
-            ERR_ARG if the part does not lie inside the array.
+            ERR_ARG if the part does not lie inside the array, or the order is neither of the two.
         """
         self._valid()
         shape, part, first = ([index(n) for n in given] for given in (sizes, subsizes, starts))
         arguments = {"sizes": shape, "subsizes": part, "starts": first, "order": order}
+        if order not in (ORDER_C, ORDER_F):
+            raise error("ERR_ARG", f"the order of an array is ORDER_C or ORDER_F, got {order}")
         if order == ORDER_F:
             shape, part, first = shape[::-1], part[::-1], first[::-1]
         for n, k, s in zip(shape, part, first, strict=True):
@@ -483,12 +486,7 @@ class Datatype(Numbered, Made, HasAttributes, _core.MsgType):
         del comm
         source, target = as_bytes(inbuf, False), as_bytes(outbuf, True)
         data = self.gather(source, 0, elements_in(source.size, self))
-        if position + data.size > target.size:
-            raise error(
-                "ERR_TRUNCATE",
-                f"{counted(data.size, 'byte')} at position {position} exceed the output buffer of "
-                f"{counted(target.size, 'byte')}",
-            )
+        check_packed(position, data.size, target.size, "output")
         target[position : position + data.size] = data
         return position + int(data.size)
 
@@ -508,10 +506,16 @@ class Datatype(Numbered, Made, HasAttributes, _core.MsgType):
         -------
         int
             Offset after the unpacked elements.
+
+        Raises
+        ------
+        Exception
+            ERR_TRUNCATE if `inbuf` has fewer bytes after `position`.
         """
         del comm
         source, target = as_bytes(inbuf, False), as_bytes(outbuf, True)
         count = elements_in(target.size, self)
+        check_packed(position, count * self.size, source.size, "input")
         data = source[position : position + count * self.size]
         self.scatter(target, 0, count, data)
         return position + int(data.size)

@@ -10,10 +10,11 @@ import numpy as np
 
 from viakit.base.words import counted
 from viakit.comm.errors import error
+from viakit.comm.layout import check_packed
 
 DISTRIBUTE_NONE, DISTRIBUTE_BLOCK, DISTRIBUTE_CYCLIC, DISTRIBUTE_DFLT_DARG = 1, 2, 3, -1
 TYPECLASS_INTEGER, TYPECLASS_REAL, TYPECLASS_COMPLEX, TYPECLASS_LOGICAL = 1, 2, 3, 4
-_ORDER_C = 0
+_ORDER_C, _ORDER_F = 0, 1
 
 
 def _owned(n: int, how: int, argument: int, parts: int, place: int) -> np.ndarray:
@@ -64,6 +65,8 @@ def Create_darray(
     """
     self._valid()
     lists = [list(x) for x in (gsizes, distribs, dargs, psizes)]
+    if order not in (_ORDER_C, _ORDER_F):
+        raise error("ERR_ARG", f"the order of an array is ORDER_C or ORDER_F, got {order}")
     if len({len(x) for x in lists}) != 1 or math.prod(lists[3]) != size or not 0 <= rank < size:
         raise error("ERR_ARG", f"a grid of shape {lists[3]} does not fit rank {rank} of {size}, or lengths differ")
     places: list[int] = []
@@ -223,24 +226,26 @@ def Pack_external(self: Any, datarep: str, inbuf: Any, outbuf: Any, position: in
     source, target = as_bytes(inbuf, False), as_bytes(outbuf, True)
     data = self.gather(source, 0, elements_in(source.size, self))
     packed = _to_external(np.ascontiguousarray(data), self.dtype, size)
-    if position + packed.size > target.size:
-        raise error(
-            "ERR_TRUNCATE",
-            f"{counted(packed.size, 'byte')} at position {position} exceed the output buffer of "
-            f"{counted(target.size, 'byte')}",
-        )
+    check_packed(position, packed.size, target.size, "output")
     target[position : position + packed.size] = packed
     return position + int(packed.size)
 
 
 def Unpack_external(self: Any, datarep: str, inbuf: Any, position: int, outbuf: Any) -> int:
-    """Unpack as many elements as *outbuf* holds from the representation "external32"; return the offset after them."""
+    """Unpack as many elements as *outbuf* holds from the representation "external32"; return the offset after them.
+
+    Raises
+    ------
+    Exception
+        ERR_TRUNCATE if *inbuf* has fewer bytes after *position*.
+    """
     from viakit.comm.datatype import as_bytes, elements_in  # it imports this module
 
     size = _external(self, datarep)
     source, target = as_bytes(inbuf, False), as_bytes(outbuf, True)
     count = elements_in(target.size, self)
     length = count * (self.size // self.dtype.itemsize) * size
+    check_packed(position, length, source.size, "input")
     packed = np.array(source[position : position + length])
     self.scatter(target, 0, count, _from_external(packed, self.dtype, size))
     return position + length

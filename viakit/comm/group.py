@@ -115,7 +115,7 @@ class Group(Numbered):
             UNDEFINED for ranks that the other group does not have. PROC_NULL stays PROC_NULL.
         """
         chosen = range(self.size) if ranks is None else ranks
-        other = self._ranks if group is None else group._ranks
+        other = self._valid()._ranks if group is None else group._valid()._ranks
         found = []
         for rank in chosen:
             if rank == PROC_NULL:
@@ -145,19 +145,22 @@ class Group(Numbered):
     @classmethod
     def Union(cls, group1: Group, group2: Group) -> Group:
         """Return the ranks of *group1*, followed by those of *group2* that are not in *group1*."""
-        return cls((*group1._ranks, *(r for r in group2._ranks if r not in group1._ranks)), max(group1._me, group2._me))
+        first, second = group1._valid()._ranks, group2._valid()._ranks
+        return cls((*first, *(r for r in second if r not in first)), max(group1._me, group2._me))
 
     @classmethod
     def Intersection(cls, group1: Group, group2: Group) -> Group:
         """Return the ranks of *group1* that are also in *group2*."""
-        return cls((r for r in group1._ranks if r in group2._ranks), group1._me)
+        first, second = group1._valid()._ranks, group2._valid()._ranks
+        return cls((r for r in first if r in second), group1._me)
 
     Intersect = Intersection
 
     @classmethod
     def Difference(cls, group1: Group, group2: Group) -> Group:
         """Return the ranks of *group1* that are not in *group2*."""
-        return cls((r for r in group1._ranks if r not in group2._ranks), group1._me)
+        first, second = group1._valid()._ranks, group2._valid()._ranks
+        return cls((r for r in first if r not in second), group1._me)
 
     def Incl(self, ranks: Sequence[int]) -> Group:
         """Return a group of the given ranks, in the given order.
@@ -167,6 +170,7 @@ class Group(Numbered):
         Exception
             ERR_RANK if a rank is not in this group or occurs twice.
         """
+        self._valid()
         chosen = [self._at(rank) for rank in ranks]
         if len(set(chosen)) != len(chosen):
             raise error("ERR_RANK", f"ranks must be distinct, got {list(ranks)}")
@@ -174,11 +178,14 @@ class Group(Numbered):
 
     def Excl(self, ranks: Sequence[int]) -> Group:
         """Return a group of all ranks but the given ones."""
+        self._valid()
         gone = {self._at(rank) for rank in ranks}
         return Group((r for r in self._ranks if r not in gone), self._me)
 
     @staticmethod
     def _spread(ranges: Sequence[Sequence[int]]) -> list[int]:
+        if any(step == 0 for _, _, step in ranges):
+            raise error("ERR_ARG", f"a range (first, last, step) has a step other than 0, got {list(ranges)}")
         return [r for a, b, step in ranges for r in range(a, b + (1 if step > 0 else -1), step)]
 
     def Range_incl(self, ranks: Sequence[Sequence[int]]) -> Group:
@@ -217,9 +224,11 @@ def Compute_dims(nnodes: int, dims: int | Sequence[int]) -> list[int]:
     Raises
     ------
     Exception
-        ERR_DIMS if the fixed dimensions do not divide `nnodes`.
+        ERR_DIMS if `nnodes` is below 1, or the fixed dimensions do not divide it.
     """
     shape = [0] * dims if isinstance(dims, int) else list(dims)
+    if nnodes < 1:
+        raise error("ERR_DIMS", f"a grid has one node or more, got {nnodes}")
     rest = nnodes
     for d in shape:
         if d < 0 or (d and rest % d):

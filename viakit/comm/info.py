@@ -104,6 +104,9 @@ class Info(Handle):
             ERR_INFO_KEY or ERR_INFO_VALUE if the key or the value is too long.
         """
         hints = self._hints()
+        for given in (key, value):
+            if not isinstance(given, str):
+                raise TypeError(f"keys and values of an Info are strings, got {type(given).__name__}")
         if not 0 < len(key) <= MAX_KEY:
             raise error("ERR_INFO_KEY", f"a key has 1 to {MAX_KEY} characters, this one {len(key)}")
         if len(value) > MAX_VALUE:

@@ -11,6 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from viakit.base.words import counted
+from viakit.comm.errors import error
+
 NONE = np.zeros((0, 2), np.int64)
 _FEW = 16  # runs up to which a loop takes less time than the calls of NumPy
 
@@ -21,6 +24,17 @@ def integers(values: Any) -> np.ndarray:
     if found.dtype.kind not in "iu":
         found = np.array([index(value) for value in values], np.int64)
     return found.astype(np.int64, copy=False)
+
+
+def check_packed(position: int, n: int, room: int, which: str) -> None:
+    """Raise an error unless *n* bytes from *position* on lie inside of a buffer of *room* bytes."""
+    if position < 0:
+        raise error("ERR_ARG", f"the position in the {which} buffer must be 0 or more, got {position}")
+    if position + n > room:
+        raise error(
+            "ERR_TRUNCATE",
+            f"{counted(n, 'byte')} at position {position} exceed the {which} buffer of {counted(room, 'byte')}",
+        )
 
 
 def merged(runs: Any) -> np.ndarray:

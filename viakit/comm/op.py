@@ -115,6 +115,8 @@ class Op(Numbered, _core.MsgOp):
         commute : bool
             Whether the operation is commutative.
         """
+        if not callable(function):
+            raise TypeError(f"an operation is made of a function, got {type(function).__name__}")
         return cls("MPI_OP_USER", None, None, bool(commute), function)
 
     def Free(self) -> None:
