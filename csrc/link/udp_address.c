@@ -89,9 +89,8 @@ void udp_learn(const union udp_name *name)
         return;
     pthread_mutex_lock(&learnt.mutex);
     uint32_t i = 0;
-    while (i < learnt.n &&
-           (memcmp(&learnt.names[i].sin6_addr, &name->v6.sin6_addr, sizeof name->v6.sin6_addr) != 0 ||
-            learnt.names[i].sin6_scope_id != name->v6.sin6_scope_id))
+    while (i < learnt.n && (memcmp(&learnt.names[i].sin6_addr, &name->v6.sin6_addr, sizeof name->v6.sin6_addr) != 0 ||
+                            learnt.names[i].sin6_scope_id != name->v6.sin6_scope_id))
         i++;
     if (i == learnt.n) {
         learnt.names[learnt.next] = name->v6;
