@@ -148,3 +148,19 @@ def test_packed_bytes_that_do_not_suffice_are_refused(alone, position, words):
     with pytest.raises(MPI.Exception, match=words):
         MPI.INT.Unpack_external("external32", packed, position, into)
     assert (into == 7).all()
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "words"),
+    [
+        (lambda t: t.Pack_size(-1, MPI.COMM_SELF), MPI.ERR_COUNT, "0 or more, got -1"),
+        (lambda t: t.Create_subarray([], [], []), MPI.ERR_ARG, "1 or more dimensions"),
+        (lambda t: t.Create_darray(1, 0, [4], [MPI.DISTRIBUTE_CYCLIC], [0], [1]), MPI.ERR_ARG, "blocks of 0"),
+        (lambda t: t.Create_darray(1, 0, [4], [MPI.DISTRIBUTE_BLOCK], [-4], [1]), MPI.ERR_ARG, "blocks of -4"),
+        (lambda t: t.Create_darray(1, 0, [-4], [MPI.DISTRIBUTE_NONE], [-1], [1]), MPI.ERR_ARG, "shape .-4."),
+    ],
+)
+def test_a_number_out_of_range_is_refused(make, kind, words):
+    with pytest.raises(MPI.Exception, match=words) as refused:
+        make(MPI.INT)
+    assert refused.value.Get_error_class() == kind

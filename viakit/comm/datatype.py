@@ -391,13 +391,15 @@ class Datatype(Numbered, Made, HasAttributes, _core.MsgType):
         Raises
         ------
         Exception
-            ERR_ARG if the part does not lie inside the array, or the order is neither of the two.
+            ERR_ARG if the part does not lie inside the array, the array has no dimension, or the order is neither.
         """
         self._valid()
         shape, part, first = ([index(n) for n in given] for given in (sizes, subsizes, starts))
         arguments = {"sizes": shape, "subsizes": part, "starts": first, "order": order}
+        if not shape:
+            raise error("ERR_ARG", "an array has 1 or more dimensions, got none")
         if order not in (ORDER_C, ORDER_F):
-            raise error("ERR_ARG", f"the order of an array is ORDER_C or ORDER_F, got {order}")
+            raise error("ERR_ARG", f"order {order}: there are MPI.ORDER_C and MPI.ORDER_FORTRAN")
         if order == ORDER_F:
             shape, part, first = shape[::-1], part[::-1], first[::-1]
         for n, k, s in zip(shape, part, first, strict=True):
@@ -459,6 +461,8 @@ class Datatype(Numbered, Made, HasAttributes, _core.MsgType):
     def Pack_size(self, count: int, comm: Any) -> int:
         """Return the size in bytes of *count* packed elements."""
         del comm
+        if count < 0:
+            raise error("ERR_COUNT", f"count must be 0 or more, got {count}")
         return count * self.size
 
     def Pack(self, inbuf: Any, outbuf: Any, position: int, comm: Any) -> int:

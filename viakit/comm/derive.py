@@ -21,6 +21,8 @@ def _owned(n: int, how: int, argument: int, parts: int, place: int) -> np.ndarra
     """Return the indices of one dimension that belong to a place of the process grid."""
     if how == DISTRIBUTE_NONE:
         return np.arange(n)
+    if argument < 1 and argument != DISTRIBUTE_DFLT_DARG:
+        raise error("ERR_ARG", f"blocks of {argument} elements: give 1 or more, or DISTRIBUTE_DFLT_DARG")
     if how == DISTRIBUTE_BLOCK:
         each = -(-n // parts) if argument == DISTRIBUTE_DFLT_DARG else argument
         if each * parts < n:
@@ -61,14 +63,17 @@ def Create_darray(
     Raises
     ------
     Exception
-        ERR_ARG if the arguments have different lengths, or the grid has another number of processes.
+        ERR_ARG if the arguments have different lengths, the grid has another number of processes, or a dimension or
+        block has no element.
     """
     self._valid()
     lists = [list(x) for x in (gsizes, distribs, dargs, psizes)]
-    if order not in (_ORDER_C, _ORDER_F):
-        raise error("ERR_ARG", f"the order of an array is ORDER_C or ORDER_F, got {order}")
     if len({len(x) for x in lists}) != 1 or math.prod(lists[3]) != size or not 0 <= rank < size:
         raise error("ERR_ARG", f"a grid of shape {lists[3]} does not fit rank {rank} of {size}, or lengths differ")
+    if not lists[0] or min(lists[0]) < 1:
+        raise error("ERR_ARG", f"an array of shape {lists[0]}: it has 1 or more dimensions of 1 or more elements")
+    if order not in (_ORDER_C, _ORDER_F):
+        raise error("ERR_ARG", f"order {order}: there are MPI.ORDER_C and MPI.ORDER_FORTRAN")
     places: list[int] = []
     rest = rank
     for parts in reversed(lists[3]):
