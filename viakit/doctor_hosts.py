@@ -13,7 +13,7 @@ import subprocess
 from typing import TYPE_CHECKING, Any
 
 from viakit.measure import children
-from viakit.remote import Remote, RemoteHost
+from viakit.remote import Remote, RemoteError, RemoteHost
 from viakit.remote.probe import JUMBO, PAYLOADS
 from viakit.remote.spec import parse
 
@@ -67,7 +67,17 @@ def examine(hosts: str, *, network: str | None = None, python: str | None = None
 def _findings(host: RemoteHost) -> list[dict[str, Any]]:
     """Run the doctor on a host."""
     done = host.run([*children.command("viakit.cli", ["doctor", "--json"])], timeout=_DOCTOR_S)
-    return list(json.loads(done.stdout)["findings"])
+    return list(_reply(host, done, "viakit doctor")["findings"])
+
+
+def _reply(host: RemoteHost, done: subprocess.CompletedProcess[str], program: str) -> dict[str, Any]:
+    """Return the JSON document that a program printed. Raises RemoteError with the end of its errors if it did not."""
+    try:
+        return dict(json.loads(done.stdout))
+    except ValueError:
+        why = done.stderr.strip().splitlines()[-1:] or ["it printed no result"]
+        text = f"{host.name}: {program} ended there with status {done.returncode}: {why[0]}"
+        raise RemoteError(f"{text}; run it on that host") from None
 
 
 def _way(near: RemoteHost, far: RemoteHost) -> dict[str, Any]:
@@ -89,7 +99,7 @@ def _way(near: RemoteHost, far: RemoteHost) -> dict[str, Any]:
         else:
             words = ["try", far.address, str(ports["tcp"]), str(ports["udp"]), near.interface, token]
             done = near.run(children.command("viakit.remote.probe", words), timeout=_TRY_S)
-            checks = _judge(json.loads(done.stdout), near, far)
+            checks = _judge(_reply(near, done, "the probe of the way"), near, far)
         server.stdin.close()
         server.wait(_TRY_S)
     return {

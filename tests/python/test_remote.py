@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from ssh_hosts import ssh_hosts
 
+from viakit import doctor_hosts
 from viakit.base import hardware
 from viakit.doctor_hosts import _judge_card
 from viakit.launch.options import Options
@@ -404,6 +405,19 @@ def test_doctor_examines_both_hosts_and_the_way_between_them(hosts):
         assert "mtu 9000" in checks["jumbo frames"]["remedy"]
     done = viakit("doctor", "--hosts", "ssh:h0,h1")
     assert "h0 -> h1" in done.stdout
+
+
+def test_a_doctor_that_fails_on_a_host_is_named(hosts, monkeypatch):
+    monkeypatch.setattr(doctor_hosts.children, "command", lambda *_: [sys.executable, "-c", "exit('no disk left')"])
+    with pytest.raises(RemoteError, match=r"h[01]: viakit doctor ended there with status 1: no disk left"):
+        doctor_hosts.examine("ssh:h0,h1")
+
+
+def test_bench_fails_if_a_host_cannot_be_reached(hosts):
+    done = viakit("bench", "--hosts", "ssh:h0,nosuch", "--seconds", "1", "--quiet", "--no-apps")
+    assert done.returncode == 1
+    assert "nothing was measured" in done.stderr
+    assert "nosuch" in done.stderr
 
 
 def test_doctor_notes_offloads_that_are_off():

@@ -144,9 +144,10 @@ def bench(
 ) -> None:
     """Measure viakit's performance goals, each in comparison with its peer.
 
-    The exit status is 0 even if goals are not reached, because a busy machine is not a failure.
+    The exit status is 0 even if goals are not reached, because a busy machine is not a failure. It is 1 if nothing
+    could be measured between machines.
     """
-    from viakit.bench import goals  # start-up time
+    from viakit.bench import goals, judging  # start-up time
 
     if json_file not in (None, "-"):
         result.check_writable(json_file)
@@ -164,6 +165,9 @@ def bench(
         quiet=quiet,
         interrupted=judged.interrupted,
     )
+    if str(options["hosts"]).startswith("ssh:") and all(goal.value is None for goal in judged.goals):
+        reasons = [goal.reason for goal in judged.goals if goal.reason and not goal.reason.startswith(judging.LEFT_OUT)]
+        raise Failure(f"nothing was measured: {reasons[0] if reasons else 'no goal applies to these hosts'}")
 
 
 @click.command("inspect")
