@@ -21,7 +21,7 @@ from viakit import _core
 __all__ = ["begin", "compute", "end", "is_on", "time_s"]
 
 
-def begin(n_ranks: int, rank: int, timeout_s: float | None = 60.0) -> None:
+def begin(n_ranks: int, rank: int, timeout_s: float = 60.0) -> None:
     """Start virtual time: the clocks of all ranks start together when all have called this.
 
     A rank whose time is virtual already waits for the others, and all go on at the latest of their clocks. Every call
@@ -33,8 +33,8 @@ def begin(n_ranks: int, rank: int, timeout_s: float | None = 60.0) -> None:
         Number of ranks of the machine, at most 128.
     rank : int
         Number of this rank. Rank i is on the machine's host i, if the machine has as many hosts.
-    timeout_s : float or None
-        Limit for the other ranks to call this, in seconds of real time; None: no limit.
+    timeout_s : float
+        Limit for the other ranks to call this, in seconds.
 
     Raises
     ------

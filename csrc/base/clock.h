@@ -14,14 +14,6 @@
 #define VK_SECOND 1000000000ull
 #define VK_NEVER UINT64_MAX
 
-/* Returns real time in ns, whatever vk_now() returns: for waits inside virtual time whose time-out is real. */
-static inline uint64_t vk_real_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * VK_SECOND + (uint64_t)t.tv_nsec;
-}
-
 /* Returns the time in ns. No system call (the vDSO serves it), but more expensive than an idle poll of a link
  * (engine.c). */
 static inline uint64_t vk_now(void)
@@ -29,21 +21,18 @@ static inline uint64_t vk_now(void)
     const struct vk_virtual *v = vk_load_relaxed(&vk_virtual);
     if (vk_unlikely(v != NULL))
         return v->now();
-    return vk_real_now();
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * VK_SECOND + (uint64_t)t.tv_nsec;
 }
 
-/* Returns the time timeout_ms after `now`, in ns. All ones in the low 32 bits is VIP_INFINITE, for any width of the program's
+/* Returns the time after timeout_ms, in ns. All ones in the low 32 bits is VIP_INFINITE, for any width of the program's
  * type. A time-out of more than a few hundred years counts as infinite as well. */
-static inline uint64_t vk_deadline_from(uint64_t now, unsigned long timeout_ms)
+static inline uint64_t vk_deadline(unsigned long timeout_ms)
 {
     if ((uint32_t)timeout_ms == 0xFFFFFFFFu || timeout_ms > VK_NEVER / 2 / VK_MS)
         return VK_NEVER;
-    return now + (uint64_t)timeout_ms * VK_MS;
-}
-
-static inline uint64_t vk_deadline(unsigned long timeout_ms)
-{
-    return vk_deadline_from(vk_now(), timeout_ms);
+    return vk_now() + (uint64_t)timeout_ms * VK_MS;
 }
 
 #endif

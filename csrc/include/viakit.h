@@ -198,7 +198,7 @@ VIPL_EXPORT VIP_RETURN viakit_poll(VIP_NIC_HANDLE nic, int *n_events);
  * On the link sim the ranks of a program are those of a described machine (docs/machines.md). When all n_ranks have
  * called viakit_virtual_begin, their clocks start together, and time is virtual until viakit_virtual_end. A rank whose
  * time is virtual already waits for the others, and all go on at the latest of their clocks. Every begin needs
- * an end, but not one that fails. The time-out is real time; VIP_TIMEOUT: not all ranks have called it by then. */
+ * an end. */
 VIPL_EXPORT VIP_RETURN viakit_virtual_begin(int n_ranks, int rank, VIP_ULONG timeout_ms);
 VIPL_EXPORT void viakit_virtual_end(void);
 

@@ -265,33 +265,7 @@ static void wait_in_vain(int rank, uint32_t *n_vain)
     CHECK_EQ(VipCloseNic(nic), VIP_SUCCESS);
 }
 
-/* Rank 0, 5 us ahead, begins again and gives up, because rank 1 runs and makes no call until then. Then both align. */
-static void begin_in_vain(int rank, uint32_t *given_up)
-{
-    char device[32];
-    VIP_NIC_HANDLE nic;
-    snprintf(device, sizeof device, "sim:t%d", (int)getppid());
-    CHECK_EQ(VipOpenNic(device, &nic), VIP_SUCCESS);
-    CHECK_EQ(viakit_virtual_begin(2, rank, 60000), VIP_SUCCESS);
-    if (rank == 1)
-        WAIT_UNTIL(vk_load_acquire(given_up));
-    else {
-        vk_charge(VK_CHARGE_TIME, 5000);
-        for (int i = 0; i < 2; i++)
-            CHECK_EQ(viakit_virtual_begin(2, rank, 100), VIP_TIMEOUT);
-        CHECK(viakit_time_is_virtual());
-        CHECK_EQ(vk_virtual->picoseconds(), 5000000);
-        vk_store_release(given_up, 1);
-    }
-    CHECK_EQ(viakit_virtual_begin(2, rank, 60000), VIP_SUCCESS);
-    CHECK_EQ(vk_virtual->picoseconds(), 5000000);
-    viakit_virtual_end();
-    viakit_virtual_end();
-    CHECK_EQ(VipCloseNic(nic), VIP_SUCCESS);
-}
-
-/* Runs two ranks with four bytes that both share, 0 at first. */
-static void check_two(const char *name, void (*run)(int rank, uint32_t *both))
+static void check_vain_waits(void)
 {
     struct results *r = shared();
     pid_t children[2];
@@ -299,9 +273,9 @@ static void check_two(const char *name, void (*run)(int rank, uint32_t *both))
         children[rank] = fork();
         CHECK(children[rank] >= 0);
         if (children[rank] == 0) {
-            snprintf(check_context, sizeof check_context, "%s, rank %d", name, rank);
+            snprintf(check_context, sizeof check_context, "waits in vain, rank %d", rank);
             alarm(60);
-            run(rank, (uint32_t *)(void *)r->samples);
+            wait_in_vain(rank, (uint32_t *)(void *)r->samples);
             _exit(0);
         }
     }
@@ -348,7 +322,6 @@ int main(int argc, char **argv)
     check_duplex();
     check_bip_costs();
     check_repeats();
-    check_two("waits in vain", wait_in_vain);
-    check_two("begins in vain", begin_in_vain);
+    check_vain_waits();
     return 0;
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import subprocess
 import sys
 
@@ -12,7 +11,6 @@ import pytest
 from rich.console import Console
 
 from viakit import machines, replay, virtual
-from viakit.launch import described
 from viakit.measure import barrier, plan, result, sweep, table
 from viakit.measure.crews import Placement, check
 
@@ -205,40 +203,6 @@ def test_a_job_declares_its_computing(machine, tmp_path):
     assert first == run()
     assert len(first) == 4
     assert all(0.25 < float(line.split()[1]) < 0.2503 for line in first)
-
-
-ALONE = """
-from viakit import via, virtual
-
-with via.Nic("sim:alone"):
-    virtual.begin(1, 0)
-    for timeout_s in 0, 0.2:
-        try:
-            virtual.begin(2, 0, timeout_s)
-        except TimeoutError as error:
-            print(virtual.is_on(), error)
-    for timeout_s in -1, float("nan"):
-        try:
-            virtual.begin(1, 0, timeout_s)
-        except ValueError as error:
-            print(error)
-    virtual.end()
-    print(virtual.is_on())
-"""
-
-
-def test_a_further_begin_times_out_in_real_time(machine):
-    """The rank's clock stands still while it waits for one that never comes."""
-    with described.on_machine(machine) as variables:
-        command = [sys.executable, "-c", ALONE]
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=60, check=False, env=os.environ | variables
-        )
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert all(line.startswith("True") and "not all 2 ranks have begun" in line for line in lines[:2]), lines
-    assert all("timeout_s must be a number of seconds" in line for line in lines[2:4]), lines
-    assert lines[4:] == ["False"]
 
 
 def test_time_is_real_without_a_machine():

@@ -8,7 +8,6 @@ import sys
 import warnings
 import weakref
 from json import loads as _json_loads
-from time import monotonic as _monotonic
 
 cimport cython
 from cpython.buffer cimport (

@@ -97,14 +97,14 @@ def error_codes():
 
 # ---------------------------------------------------------------- virtual time (viakit.virtual)
 
-def virtual_begin(int n_ranks, int rank, object timeout_s):
+def virtual_begin(int n_ranks, int rank, double timeout_s):
     """Start virtual time with all ranks of a simulated machine. See :func:`viakit.virtual.begin`."""
     cdef VIP_RETURN code
-    cdef double deadline = _monotonic() + _seconds(timeout_s)  # the rank's own clock stands still meanwhile
+    cdef uint64_t deadline = viakit_time_ns() + <uint64_t>(timeout_s * 1e9)
     while True:
         with nogil:
             code = viakit_virtual_begin(n_ranks, rank, 50)
-        if code != VIP_TIMEOUT or _monotonic() >= deadline:
+        if code != VIP_TIMEOUT or viakit_time_ns() >= deadline:
             _check(code, "viakit_virtual_begin")
             return
         PyErr_CheckSignals()

@@ -221,13 +221,6 @@ static void start(struct sim_world *w)
     sim_dispatch(w, NULL);
 }
 
-/* Lets the next rank run, unless another one does already: a rank that lost its turn may call begin. */
-static void dispatch_next(struct sim_world *w, const struct sim_member *self)
-{
-    if (w->running == SIM_NONE || w->members[w->running].state != SIM_RUNNING)
-        sim_dispatch(w, self);
-}
-
 /* All that wait at a further begin go on at the latest of their clocks. */
 static void align(struct sim_world *w)
 {
@@ -243,7 +236,7 @@ static void align(struct sim_world *w)
         m->state = SIM_READY;
         m->clock = m->wake = latest;
     }
-    dispatch_next(w, NULL);
+    sim_dispatch(w, NULL);
 }
 
 /* Returns how many members wait in a further begin, or in their first one. Counted each time, because a member that has
@@ -259,14 +252,13 @@ static uint32_t count(const struct sim_world *w, int aligning)
 }
 
 /* With the mutex, in virtual time: waits until all n ranks have called it. Returns 1 if this rank runs, 0 after SLICE.
- * It takes no turn, because that has no time limit. The latest clock does not depend on the order of the calls. */
+ */
 static int begin_again(struct sim_view *v, uint32_t n)
 {
     struct sim_world *w = v->world;
     struct sim_member *me = v->me;
     if (!v->begun) {
-        vk_store_relaxed(&me->calls, me->calls + 1);
-        v->n_reads = v->vain_polls = 0;
+        sim_take_turn(v);
         me->aligning = me->idle = 1;
         me->wake = SIM_NEVER;
         me->state = SIM_READY;
@@ -274,7 +266,7 @@ static int begin_again(struct sim_view *v, uint32_t n)
         if (count(w, 1) == n)
             align(w);
         else
-            dispatch_next(w, me);
+            sim_dispatch(w, me);
     }
     return sim_wait_turn(v, SLICE);
 }

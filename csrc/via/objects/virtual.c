@@ -23,22 +23,22 @@
 #define MOST_STILL 1000 /* events at one time that NICs handle */
 #define LONGEST_S 1e9   /* 30 years; nanoseconds fit into 64 bits */
 
-/* The time-out is real time, also that of a further begin, inside virtual time: the rank's clock does not move while it
- * waits for the others. */
+/* The time-out of a first begin is real time. Not done: one of a further begin, inside virtual time. The clock does not
+ * move while a rank waits for the others there, so the time-out does not pass. */
 VIP_RETURN viakit_virtual_begin(int n_ranks, int rank, VIP_ULONG timeout_ms)
 {
     const struct vk_virtual *v = vk_load_relaxed(&vk_virtual);
     if (v == NULL)
         return vk_fail(VIP_INVALID_STATE, "viakit_virtual_begin: no NIC of this process is on a simulated machine: "
                                           "open a device of the link sim first");
-    uint64_t deadline = vk_deadline_from(vk_real_now(), timeout_ms);
+    uint64_t deadline = vk_deadline(timeout_ms);
     for (;;) {
         int error = v->begin(n_ranks, rank);
         if (error == 0)
             return VIP_SUCCESS;
         if (error != -EAGAIN)
             return VIP_INVALID_PARAMETER; /* explained */
-        if (vk_real_now() >= deadline) {
+        if (vk_now() >= deadline) {
             v->end();
             return vk_fail(VIP_TIMEOUT, "viakit_virtual_begin: not all %d ranks have begun within %lu ms", n_ranks,
                            (unsigned long)timeout_ms);
