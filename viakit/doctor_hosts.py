@@ -76,7 +76,7 @@ def _reply(host: RemoteHost, done: subprocess.CompletedProcess[str], program: st
         return dict(json.loads(done.stdout))
     except ValueError:
         why = done.stderr.strip().splitlines()[-1:] or ["it printed no result"]
-        text = f"{host.name}: {program} ended there with status {done.returncode}: {why[0]}"
+        text = f"host {host.name}: {program} ended there with status {done.returncode}: {why[0]}"
         raise RemoteError(f"{text}; run it on that host") from None
 
 

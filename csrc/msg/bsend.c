@@ -83,7 +83,7 @@ void msg_buffer_put(msg_world *w, void *data)
         free(p);
 }
 
-/* The world is being freed, and the piece's message was never sent. A piece in the caller's memory is not touched,
+/* The world is being freed, and the send of the piece's message has not completed. A piece in the caller's memory is not touched,
  * because the caller may have freed that memory without detaching it. */
 void msg_buffer_abandon(msg_world *w, void *data)
 {

@@ -115,11 +115,12 @@ def test_a_layout_that_is_no_integer_is_refused(make):
         (lambda c: c.Create_cart([1.0]), TypeError, "integer"),
         (lambda c: c.Create(MPI.GROUP_NULL), MPI.Exception, "ERR_GROUP"),
         (lambda c: c.Create_group(MPI.GROUP_NULL), MPI.Exception, "ERR_GROUP"),
-        (lambda c: c.Create_intercomm(0, c, 0), MPI.Exception, "ERR_COMM"),
         (lambda c: MPI.Group.Union(c.group, MPI.GROUP_NULL), MPI.Exception, "ERR_GROUP"),
         (lambda c: MPI.Group.Intersection(MPI.GROUP_NULL, c.group), MPI.Exception, "ERR_GROUP"),
         (lambda c: MPI.Group.Difference(c.group, MPI.GROUP_NULL), MPI.Exception, "ERR_GROUP"),
         (lambda c: c.group.Translate_ranks([0], MPI.GROUP_NULL), MPI.Exception, "ERR_GROUP"),
+        (lambda c: MPI.GROUP_NULL.Translate_ranks([0], c.group), MPI.Exception, "ERR_GROUP"),
+        (lambda c: MPI.GROUP_NULL.Translate_ranks([], c.group), MPI.Exception, "ERR_GROUP"),
         (lambda c: MPI.GROUP_NULL.Incl([]), MPI.Exception, "ERR_GROUP"),
         (lambda c: MPI.GROUP_NULL.Excl([]), MPI.Exception, "ERR_GROUP"),
         (lambda c: c.group.Range_incl([(0, 0, 0)]), MPI.Exception, "ERR_ARG"),
@@ -136,6 +137,20 @@ def test_a_layout_that_is_no_integer_is_refused(make):
 def test_an_argument_that_an_mpi_refuses_is_refused(alone, call, kind, words):
     with pytest.raises(kind, match=words):
         call(alone)
+
+
+def test_ranges_may_be_read_only_once(alone):
+    assert alone.group.Range_incl([iter((0, 0, 1))]).size == 1
+    assert alone.group.Range_excl(one for one in [(0, 0, 1)]).size == 0
+
+
+def test_an_info_takes_bytes_as_text():
+    info = MPI.Info.Create({b"a": b"1"})
+    info["b"] = b"2"
+    assert info.items() == [("a", "1"), ("b", "2")]
+    assert info.Get(b"a") == "1"
+    info.Delete(b"a")
+    assert info.keys() == ["b"]
 
 
 @pytest.mark.parametrize(("position", "words"), [(0, "ERR_TRUNCATE"), (3, "ERR_TRUNCATE"), (-8, "ERR_ARG")])

@@ -409,7 +409,7 @@ def test_doctor_examines_both_hosts_and_the_way_between_them(hosts):
 
 def test_a_doctor_that_fails_on_a_host_is_named(hosts, monkeypatch):
     monkeypatch.setattr(doctor_hosts.children, "command", lambda *_: [sys.executable, "-c", "exit('no disk left')"])
-    with pytest.raises(RemoteError, match=r"h[01]: viakit doctor ended there with status 1: no disk left"):
+    with pytest.raises(RemoteError, match=r"host h[01]: viakit doctor ended there with status 1: no disk left"):
         doctor_hosts.examine("ssh:h0,h1")
 
 

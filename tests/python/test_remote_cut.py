@@ -23,7 +23,7 @@ from viakit import remote
 from viakit.remote.acks import Connection, _written
 from viakit.remote.folders import HostFolders
 from viakit.remote.link import Link
-from viakit.remote.mux import Kind, Lost, Mux, limits
+from viakit.remote.mux import Foreign, Kind, Lost, Mux, limits
 
 VIAKIT = Path(sys.executable).with_name("viakit")
 LIMIT_S = 100.0
@@ -295,6 +295,27 @@ def test_text_of_a_login_shell_is_shown_with_the_remedy(tmp_path, monkeypatch):
     says = "host beta: its login shell wrote 'Welcome to host beta' .*Remedy: `ssh beta true` must print nothing"
     with pytest.raises(remote.RemoteError, match=says):
         remote.Remote("ssh:beta").open()
+
+
+def test_short_text_of_a_login_shell_is_shown_without_the_frames_behind_it():
+    assert Foreign(b"hi\n\x01\x00\x00\x02{}").text == "hi"
+
+
+def test_a_host_that_cannot_be_opened_leaves_no_connection_to_the_others(monkeypatch):
+    """The second temporary file cannot be made."""
+    made, before = [], len(os.listdir("/proc/self/fd"))
+
+    def make():
+        made.append(0)
+        if len(made) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return tempfile_of_python()
+
+    tempfile_of_python = tempfile.TemporaryFile
+    monkeypatch.setattr("viakit.remote.link.tempfile.TemporaryFile", make)
+    with pytest.raises(remote.RemoteError, match=r"host (\.|beta): .* cannot be started: No space left on device$"):
+        remote.Remote("ssh:.,beta").open()
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_program_that_ends_without_an_agent_is_named(monkeypatch):

@@ -114,8 +114,9 @@ class Group(Numbered):
         list of int
             UNDEFINED for ranks that the other group does not have. PROC_NULL stays PROC_NULL.
         """
+        self._valid()
         chosen = range(self.size) if ranks is None else ranks
-        other = self._valid()._ranks if group is None else group._valid()._ranks
+        other = self._ranks if group is None else group._valid()._ranks
         found = []
         for rank in chosen:
             if rank == PROC_NULL:
@@ -184,8 +185,9 @@ class Group(Numbered):
 
     @staticmethod
     def _spread(ranges: Sequence[Sequence[int]]) -> list[int]:
+        ranges = [tuple(one) for one in ranges]
         if any(step == 0 for _, _, step in ranges):
-            raise error("ERR_ARG", f"a range (first, last, step) has a step other than 0, got {list(ranges)}")
+            raise error("ERR_ARG", f"a range (first, last, step) has a step other than 0, got {ranges}")
         return [r for a, b, step in ranges for r in range(a, b + (1 if step > 0 else -1), step)]
 
     def Range_incl(self, ranks: Sequence[Sequence[int]]) -> Group:

@@ -18,6 +18,15 @@ MAX_KEY, MAX_VALUE = 255, 1024
 _MISSING: Any = object()
 
 
+def _text(given: Any) -> str:
+    """Return a key or a value as text. Bytes are decoded. Raises TypeError for anything else."""
+    if isinstance(given, bytes):
+        return given.decode()
+    if not isinstance(given, str):
+        raise TypeError(f"keys and values of an Info are strings, got {type(given).__name__}")
+    return given
+
+
 class Info(Handle):
     """Hints as pairs of key and value: ``MPI.Info``. It can be used as a dictionary of strings.
 
@@ -104,9 +113,7 @@ class Info(Handle):
             ERR_INFO_KEY or ERR_INFO_VALUE if the key or the value is too long.
         """
         hints = self._hints()
-        for given in (key, value):
-            if not isinstance(given, str):
-                raise TypeError(f"keys and values of an Info are strings, got {type(given).__name__}")
+        key, value = _text(key), _text(value)
         if not 0 < len(key) <= MAX_KEY:
             raise error("ERR_INFO_KEY", f"a key has 1 to {MAX_KEY} characters, this one {len(key)}")
         if len(value) > MAX_VALUE:
@@ -115,7 +122,7 @@ class Info(Handle):
 
     def Get(self, key: str) -> str | None:
         """Return the value of *key*, or None."""
-        return self._hints().get(key)
+        return self._hints().get(_text(key))
 
     def Delete(self, key: str) -> None:
         """Remove *key*.
@@ -125,7 +132,7 @@ class Info(Handle):
         Exception
             ERR_INFO_NOKEY if there is no such key.
         """
-        hints = self._hints()
+        hints, key = self._hints(), _text(key)
         if key not in hints:
             raise error("ERR_INFO_NOKEY", f"there is no key {key!r}; the keys are {list(hints)}")
         del hints[key]

@@ -278,8 +278,6 @@ def create_intercomm(comm: Intracomm, local_leader: int, peer_comm: Any, remote_
             raise error("ERR_COMM", "the peer communicator belongs to another connection of jobs; Merge that one first")
         if leads and not 0 <= remote_leader < getattr(peer_comm, "remote_size", peer_comm.size):
             raise error("ERR_RANK", f"remote leader {remote_leader}: the peer communicator has no such rank")
-        if leads and not peer_comm.is_inter and peer_comm.rank == remote_leader:
-            raise error("ERR_COMM", "the remote leader is this rank; the two groups must have no rank in common")
 
     def swap(mine: Any) -> Any:
         theirs = peer_comm.sendrecv(mine, remote_leader, tag, None, remote_leader, tag) if leads else None

@@ -439,6 +439,8 @@ def plan(config: Config) -> tuple[list[Series], bool]:
         between = _wire_option(config) is not None or config.network is not None
         of_wire = between or any(one.apart for one in found.values())
         hosts = "testbed" if of_wire and not config.interface else "local"
+    if hosts == "local" and config.network is not None:
+        raise UsageError("--network is the link between two hosts; --interface keeps the sweep on this one: remove one")
     if hosts in ("local", "ssh") and (option := _wire_option(config)):
         raise UsageError(f"{option} sets the testbed's wire: add --hosts testbed, or remove {option}")
     series: list[Series] = []

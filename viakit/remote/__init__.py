@@ -206,14 +206,16 @@ class Remote:
                 while concurrent.futures.wait(opening, _SLICE_S).not_done:
                     if is_cancelled():
                         raise KeyboardInterrupt
+                failed = [error for one in opening if (error := one.result()) is not None]
             except BaseException:
                 for link in links:
                     link.abandon()
-                pool.shutdown(cancel_futures=True)
-                for link in links:
-                    link.close()
+                try:
+                    pool.shutdown(cancel_futures=True)
+                finally:
+                    for link in links:
+                        link.close()
                 raise
-        failed = [error for one in opening if (error := one.result()) is not None]
         if failed:
             for link in links:
                 link.close()

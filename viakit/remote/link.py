@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import viakit
 from viakit.remote.acks import Connection
 from viakit.remote.mux import Foreign, Kind, Lost, Mux, Silent, limits
+from viakit.remote.spec import HERE
 from viakit.testbed.call import HostProcess, TestbedError, _open_streams, _wait_readable
 
 if TYPE_CHECKING:
@@ -82,25 +83,24 @@ class Link:
 
     def open(self, timeout_s: float) -> RemoteError | None:
         """Start ssh and wait for the agent. Returns an error in place of raising it, for a pool of threads."""
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
-        near, far = socket.socketpair()
-        self._wake_r, self._wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        with contextlib.ExitStack() as undo:
+            try:
+                self._errors = undo.enter_context(tempfile.TemporaryFile())
+                near, far = map(undo.enter_context, socket.socketpair())
+                self._wake_r, self._wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+                undo.callback(os.close, self._wake_r)
+                undo.callback(os.close, self._wake_w)
+                process = subprocess.Popen(
+                    self._command, stdin=far.fileno(), stdout=far.fileno(), stderr=self._errors, start_new_session=True
+                )
+            except OSError as error:
+                self._why = f"{self._command[0]}: {error.strerror}"
+                is_missing = error.errno == errno.ENOENT and error.filename == self._command[0] and self.name != HERE
+                remedy = f". Remedy: {_NO_CLIENT}" if is_missing else ""
+                return RemoteError(f"host {self.name}: {self._command[0]} cannot be started: {error.strerror}{remedy}")
+            undo.pop_all()
+        far.close()
         self._near = near
-        try:
-            process = subprocess.Popen(
-                self._command, stdin=far.fileno(), stdout=far.fileno(), stderr=self._errors, start_new_session=True
-            )
-        except OSError as error:
-            self._why = f"{self._command[0]}: {error.strerror}"
-            near.close()
-            os.close(self._wake_r)
-            os.close(self._wake_w)
-            self._errors.close()
-            return RemoteError(
-                f"host {self.name}: {self._command[0]} cannot be started: {error.strerror}. Remedy: {_NO_CLIENT}"
-            )
-        finally:
-            far.close()
         with self._lock:
             self._process = process
             if self._abandoned:

@@ -88,7 +88,9 @@ class Foreign(Lost):
 
     def __init__(self, data: bytes) -> None:
         super().__init__(f"the peer is no agent of viakit: it sent {data!r}")
-        self.text = data.decode(errors="replace").strip()
+        text = data.decode(errors="replace").strip()
+        unprintable = (i for i, c in enumerate(text) if not c.isprintable() and not c.isspace())
+        self.text = text[: next(unprintable, None)].strip()  # a frame may follow the text
 
 
 def _unblock(fd: int) -> None:

@@ -380,8 +380,8 @@ int conn_peer_receive(struct via_nic *nic, const struct conn_frame *f, int kind)
 /* ---------------------------------------------------------------- timers, and the end */
 
 /* Four things may be due: the end of the request, the end of a promise, the next REQUEST, the next ACCEPT. The end of a
- * promise sets no timer. It is noticed when the next ACCEPT is due, at most CONN_RETRANSMIT_LONGEST later, and a
- * REQUEST is sent instead. */
+ * promise sets no timer. It is noticed at the latest when the next ACCEPT is due, which is at most
+ * CONN_RETRANSMIT_LONGEST later. At that time a REQUEST is sent instead. */
 void conn_peer_timers(struct via_nic *nic)
 {
     for (struct via_peering *p = nic->peerings; p; p = p->next) {

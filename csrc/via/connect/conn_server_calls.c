@@ -2,7 +2,7 @@
  * The VIPL calls of a server: VipConnectWait, VipConnectAccept, VipConnectReject. conn_server.c has the protocol.
  *
  * Any thread may call them, and any number of threads may wait at one NIC. A handle from VipConnectWait is valid until
- * VipConnectAccept succeeds or finds the request withdrawn, or VipConnectReject returns. A program that does neither
+ * VipConnectAccept accepts the request or finds it withdrawn, or VipConnectReject returns. A program that does neither
  * keeps the request's slot until the NIC closes.
  */
 #include <string.h>
