@@ -31,7 +31,6 @@ struct line {
 static struct line lines[2][CLIENTS]; /* the server's and the clients': with `loop` both are in this process */
 static char *device;
 
-/* Ends the program at the first error. `what` is the text of the call. */
 static void check(VIP_RETURN code, const char *what)
 {
     if (code != VIP_SUCCESS)
@@ -45,7 +44,6 @@ static void on_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *e)
         check(VIP_DESCRIPTOR_ERROR, (char *)context);
 }
 
-/* Fill a descriptor for one piece of memory, 64 bytes long. */
 static VIP_DESCRIPTOR *fill(VIP_DESCRIPTOR *d, char *data, VIP_MEM_HANDLE memory)
 {
     memset(d, 0, sizeof *d); /* a completed descriptor holds its results */
@@ -56,7 +54,6 @@ static VIP_DESCRIPTOR *fill(VIP_DESCRIPTOR *d, char *data, VIP_MEM_HANDLE memory
     return d;
 }
 
-/* Send l->out, and wait until the descriptor can be used again. */
 static void send_line(VIP_VI_HANDLE vi, struct line *l, VIP_MEM_HANDLE memory)
 {
     VIP_DESCRIPTOR *done;
@@ -99,7 +96,6 @@ static void *run(void *host)
             CHECK(VipConnectAccept(request, vi));
         }
     }
-    /* Each VI has one message under way at a time, so one receive descriptor per VI suffices. */
     for (i = 0; i < CLIENTS * ROUNDS; i++) {
         CHECK(VipCQWait(cq, VIP_INFINITE, &vi, &is_recv));
         CHECK(VipRecvDone(vi, &done));

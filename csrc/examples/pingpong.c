@@ -28,7 +28,6 @@ static VIP_VI_HANDLE vi;
 static VIP_MEM_HANDLE memory;
 static VIP_DESCRIPTOR *done;
 
-/* Ends the program at the first error. `what` is the text of the call. */
 static void check(VIP_RETURN code, const char *what)
 {
     if (code != VIP_SUCCESS)
@@ -55,7 +54,6 @@ static VIP_DESCRIPTOR *fill(VIP_DESCRIPTOR *d, char *data, VIP_UINT32 immediate)
     return d;
 }
 
-/* Send the ball. left: the throws of both players that remain after this one. */
 static void throw_ball(VIP_UINT32 left)
 {
     CHECK(VipPostSend(vi, fill(&b.thrown, b.ball, left), memory));
@@ -92,7 +90,6 @@ int main(int argc, char **argv)
     CHECK(VipPostRecv(vi, fill(&b.caught, b.net, 0), memory));
     CHECK(VipNSInit(nic, NULL));
     CHECK(VipNSGetHostByName(nic, serves ? argv[2] : (char *)"localhost", table, 0));
-    /* The player that serves names the other's host, the other names its own. The discriminator follows the host. */
     table->DiscriminatorLen = sizeof TABLE;
     memcpy(table->HostAddress + table->HostAddressLen, TABLE, sizeof TABLE);
     if (serves) {

@@ -30,7 +30,6 @@ static VIP_VI_HANDLE vi;
 static VIP_MEM_HANDLE memory;
 static VIP_DESCRIPTOR *done;
 
-/* Ends the program at the first error. `what` is the text of the call. */
 static void check(VIP_RETURN code, const char *what)
 {
     if (code != VIP_SUCCESS)
@@ -44,10 +43,8 @@ static void on_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *e)
         check(VIP_DESCRIPTOR_ERROR, (char *)context);
 }
 
-/* Fill a descriptor whose last segment, number i, is a piece of this program's memory. Segments before it belong to the
- * caller. Status is cleared, because the descriptor may have completed before. */
 static VIP_DESCRIPTOR *fill(VIP_DESCRIPTOR *d, int control, int i, void *data, VIP_UINT32 len)
-{
+{ /* segment i: a piece of this program's memory */
     d->CS.Control = (VIP_UINT16)control;
     d->CS.SegCount = (VIP_UINT16)(i + 1);
     d->CS.Length = d->DS[i].Local.Length = len;
@@ -57,8 +54,7 @@ static VIP_DESCRIPTOR *fill(VIP_DESCRIPTOR *d, int control, int i, void *data, V
     return d;
 }
 
-/* The first segment names the destination in the peer's memory, the second the local data. The descriptor and b.out are
- * used again by the next call, so this one waits for the completion. */
+/* The first segment names the destination in the peer's memory, the second the local data. */
 static void write_page(VIP_UINT32 number)
 {
     int i;
@@ -104,14 +100,12 @@ int main(int argc, char **argv)
         CHECK(VipConnectWait(nic, there, VIP_INFINITE, here, &remote, &caller));
         CHECK(VipConnectAccept(caller, vi));
     }
-    /* Without address and handle of `in`, the peer could not name the destination of its writes. */
     b.own[0] = (unsigned long)b.in;
     b.own[1] = memory;
     b.own[2] = pages;
     CHECK(VipPostSend(vi, fill(&b.send, VIP_CONTROL_OP_SENDRECV, 0, b.own, sizeof b.own), memory));
     CHECK(VipSendWait(vi, 5000, &done));
     CHECK(VipRecvWait(vi, 5000, &done));
-    /* The target takes the number of pages from the writer. Numbers begin with 1, because `in` begins with zeros. */
     for (n = 1; n <= (writes ? pages : b.remote[2]); n++) {
         if (writes)
             write_page(n);
