@@ -181,7 +181,7 @@ def test_where_namespaces_are_refused(machine):
         ({"hosts": "local", "mtu": 9000}, "--hosts testbed"),
         ({"hosts": "local", "rate": "1gbit"}, "--hosts testbed"),
         ({"protocols": ["msg-via"], "hosts": "local", "network": "udp"}, "--hosts testbed"),
-        ({"protocols": ["msg-via"], "network": "udp", "interface": "lo"}, "--interface keeps the sweep on this one"),
+        ({"protocols": ["msg-via"], "network": "udp", "interface": "lo"}, "remove --interface"),
         ({"protocols": ["msg-via"], "hosts": "testbed", "network": "shm"}, "one of eth, udp"),
         ({"protocols": ["msg-via"], "hosts": "testbed", "network": "eth:eth0"}, "--hosts ssh:A,B"),
     ],

@@ -216,8 +216,6 @@ def _check(config: Config) -> None:
                 f"--network is {config.network!r}: on the testbed it is a link alone, one of {', '.join(networks)}; "
                 "with an interface, address or device it is for --hosts ssh:A,B"
             )
-        if config.hosts == "local":
-            raise UsageError("--network is the link between two hosts: add --hosts testbed or ssh:A,B, or leave it out")
     if config.python is not None and not is_remote(config.hosts):
         raise UsageError(
             "--python is the interpreter on machines that ssh reaches: add --hosts ssh:A,B, or leave it out"
@@ -440,7 +438,10 @@ def plan(config: Config) -> tuple[list[Series], bool]:
         of_wire = between or any(one.apart for one in found.values())
         hosts = "testbed" if of_wire and not config.interface else "local"
     if hosts == "local" and config.network is not None:
-        raise UsageError("--network is the link between two hosts; --interface keeps the sweep on this one: remove one")
+        remedy = "remove --interface" if config.interface else "add --hosts testbed or ssh:A,B"
+        raise UsageError(
+            f"--network is the link between two hosts, and this sweep is on one: {remedy}, or leave it out"
+        )
     if hosts in ("local", "ssh") and (option := _wire_option(config)):
         raise UsageError(f"{option} sets the testbed's wire: add --hosts testbed, or remove {option}")
     series: list[Series] = []
